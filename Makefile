@@ -1,0 +1,35 @@
+# `make` lists the targets. Each one that needs .venv makes it first when it is missing or stale.
+PYTHON ?= $(shell for p in python3.11 python3 python; do \
+    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+VENV_PYTHON := .venv/bin/python
+
+.PHONY: help setup demo test lab doctor clean
+
+help:
+	@echo "make demo    train a language model to play 2048 in this terminal"
+	@echo "make lab     open the notebooks in JupyterLab"
+	@echo "make test    run all tests"
+	@echo "make doctor  say what is installed and what is missing"
+	@echo "make setup   make .venv (the others do so by themselves)"
+	@echo "make clean   delete .venv, out/ and caches; keep what you trained (.art/)"
+
+setup:
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: https://www.python.org/downloads/"; exit 1; }
+	@$(PYTHON) -I art_nb/setup_venv.py
+
+demo: setup
+	@$(VENV_PYTHON) -m art_nb demo
+
+test: setup
+	$(VENV_PYTHON) -m ruff check .
+	$(VENV_PYTHON) -m pytest tests
+
+lab: setup
+	$(VENV_PYTHON) -m jupyter lab --notebook-dir=notebooks 00_start_here.ipynb
+
+doctor: setup
+	@$(VENV_PYTHON) -m art_nb doctor
+
+clean:
+	rm -rf .venv out build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

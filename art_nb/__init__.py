@@ -1,0 +1,44 @@
+"""art_nb: agent reinforcement learning that runs on a laptop, with the calls of ART (`import art_nb as art`).
+
+Importing it loads nothing heavy: each public name is fetched from its module when it is first used (PEP 562).
+"""
+
+import importlib
+import pkgutil
+
+# public name -> the module that defines it
+_HOME = {
+    "Model": "model",
+    "TrainableModel": "model",
+    "LocalBackend": "backend",
+    "Trajectory": "trajectories",
+    "TrajectoryGroup": "trajectories",
+    "gather_trajectories": "gather",
+    "gather_trajectory_groups": "gather",
+    "trajectory_group_batches": "gather",
+    "retry": "retrying",
+    "TrainConfig": "types",
+    "TrainResult": "types",
+    "LocalTrainResult": "types",
+    "Messages": "types",
+    "MessagesAndChoices": "types",
+    "Tools": "types",
+}
+# `art.utils`, `art.rewards`, ... work without importing them first, as they do in ART
+_SUBMODULES = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")}
+
+__all__ = list(_HOME)
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        value = getattr(importlib.import_module(f".{_HOME[name]}", __name__), name)
+        globals()[name] = value
+        return value
+    if name in _SUBMODULES:
+        return importlib.import_module(f".{name}", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME, *_SUBMODULES})

@@ -1,0 +1,75 @@
+"""GroupView: the rewards of one group, their mean and spread, and the advantages that follow."""
+
+from __future__ import annotations
+
+import statistics
+
+import traitlets as t
+
+from .view import BLUE, GREY, ORANGE, View, calm, figure, module, number, plain, png, record_list, table
+
+
+class GroupView(View):
+    """Groups side by side: pick one; each trajectory's reward and advantage.
+
+    records: trajectory records (see Trajectory.record). A record without an advantage gets GRPO's: the reward less the
+    group's mean, divided by its standard deviation (ddof 1) + 1e-4. Source: DeepSeekMath, section 4.1.2; TRL.
+
+    Raises: ValueError when there is no record or one lacks a key.
+    """
+
+    _esm = module("group_view")
+    groups = t.List().tag(sync=True)
+    start = t.Int(0).tag(sync=True)
+
+    def __init__(self, records) -> None:
+        gathered: dict[tuple, list[dict]] = {}
+        for record in record_list(records):
+            key = (record["step"], record.get("split", "train"), record["group"])
+            gathered.setdefault(key, []).append(record)
+        groups = [_group(*key, members) for key, members in gathered.items()]
+        latest = max(group["step"] for group in groups)
+        start = max(range(len(groups)), key=lambda i: (groups[i]["step"] == latest, groups[i]["std"], -i))
+        super().__init__(groups=groups, start=start)
+
+    def _title(self) -> str:
+        group = self.groups[self.start]
+        return (f"Step {group['step']}, group {group['group']}: {len(group['rewards'])} trajectories, "
+                f"mean reward {number(group['mean'])}, std {number(group['std'])}")  # fmt: skip
+
+    def summary(self) -> str:
+        return f"{self._title()} (one of {len(self.groups)} groups)"
+
+    def static_png(self) -> bytes:
+        group = self.groups[self.start]
+        names = [str(i) for i in group["index"]]
+        fig = figure(8, 1.1 + 0.24 * min(24, len(names)))
+        left, right = fig.subplots(1, 2, sharey=True)
+        calm(left, "Reward (line and band: mean ± std)")
+        left.axvspan(group["mean"] - group["std"], group["mean"] + group["std"], color=GREY, alpha=0.1, linewidth=0)
+        left.axvline(group["mean"], color=GREY, linewidth=1, linestyle="--")
+        left.plot(group["rewards"], names, "o", color="#1f2328", markersize=5)
+        calm(right, "Advantage" if group["std"] else "No signal: every reward is equal")
+        right.barh(names, group["advantages"], color=[ORANGE if a < 0 else BLUE for a in group["advantages"]], height=0.6)
+        right.axvline(0, color=GREY, linewidth=0.8)
+        left.invert_yaxis()
+        fig.suptitle(self._title(), fontsize=10, x=0.01, ha="left")
+        return png(fig)
+
+    def static_html(self) -> str:
+        group = self.groups[self.start]
+        rows = zip(group["index"], map(number, group["rewards"]), map(number, group["advantages"]), strict=True)
+        return table(["trajectory", "reward", "advantage"], [list(row) for row in rows])
+
+
+def _group(step: int, split: str, group: int, members: list[dict]) -> dict:
+    rewards = [float(member["reward"]) for member in members]
+    mean = statistics.fmean(rewards)
+    std = statistics.stdev(rewards) if len(rewards) > 1 and len(set(rewards)) > 1 else 0.0
+    given = [member.get("advantage") for member in members]
+    return plain({
+        "step": step, "split": split, "group": group, "rewards": rewards, "mean": mean, "std": std,
+        "index": [member["index"] for member in members],
+        "advantages": [(r - mean) / (std + 1e-4) if a is None else a for a, r in zip(given, rewards, strict=True)],
+        "metrics": [dict(list((member.get("metrics") or {}).items())[:6]) for member in members],
+    })  # fmt: skip

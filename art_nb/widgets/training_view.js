@@ -1,0 +1,230 @@
+// TrainingView in the browser: small multiples that share one step axis and one cursor.
+
+const HELP = {
+  reward: "Line: mean reward of the batch. Each thin bar: one group, from its lowest to its highest reward. GRPO learns only " +
+    "from differences inside a group, so a bar without height teaches nothing. The mean is noisy from step to step: judge the " +
+    "trend over some 20 steps, and the validation points (diamonds).",
+  kl: "How far the policy has moved from the base model, in nats per token. It should grow slowly. A jump together with a " +
+    "falling reward means that the learning rate is too high.",
+  entropy: "How undecided the policy is, in nats per token. It falls while the policy learns. Near zero, all trajectories of a " +
+    "group are alike and there is nothing left to compare: raise the temperature or lower the learning rate.",
+  clip_fraction: "Share of tokens whose probability ratio left the clip range. With one update for each batch the ratio is " +
+    "1 and this is 0; it grows when a batch is used for several updates.",
+  speed: "Tokens per second: sampled while gathering (first number) and trained on (second).",
+  loss: "About zero is right, not a fault. With one update for each batch every probability ratio is 1, and the advantages " +
+    "of a group are centred on zero, so the loss is close to their mean. Its gradient is not zero. Whether it learns shows in " +
+    "reward, entropy and KL.",
+  task: "A number that the task reports for each trajectory, averaged over the batch. Diamonds: validation.",
+};
+const TILES = [
+  { key: "kl", label: "KL to the base", series: ["kl"] },
+  { key: "entropy", label: "Entropy", series: ["entropy"] },
+  { key: "clip_fraction", label: "Clip fraction", series: ["clip_fraction"] },
+  { key: "speed", label: "Tokens/s", series: ["rollout_tokens_per_s", "train_tokens_per_s"] },
+  { key: "loss", label: "Loss", series: ["loss"] },
+];
+const MARGIN = { left: 38, right: 8, top: 7 };
+
+function taskMetrics(rows, known) {
+  const names = new Set();
+  for (const row of rows) for (const key in row) if (typeof row[key] === "number" && !known.has(key)) names.add(key);
+  return [...names].slice(0, 6);
+}
+
+/** Right end of the step axis: the planned steps, or a half, a quarter, ... of them while training is young. */
+function lastStep(latest, total) {
+  if (!total || total < latest) return Math.max(latest, 1);
+  let end = total;
+  while (end / 2 >= Math.max(latest, 8)) end /= 2;
+  return Math.ceil(end);
+}
+
+function groupSpread(rows, x, y, stepWidth) {
+  let [bars, dots] = ["", ""];
+  for (const row of rows) {
+    const groups = (row.group_rewards ?? []).filter((group) => group.length);
+    const slot = Math.min(stepWidth * 0.7, groups.length * 5);
+    groups.forEach((group, i) => {
+      const at = (x(row.step) + (groups.length > 1 ? slot * (i / (groups.length - 1) - 0.5) : 0)).toFixed(1);
+      const [low, high] = [Math.min(...group), Math.max(...group)];
+      if (low === high) dots += `M${at} ${y(low).toFixed(1)}h0`;
+      else bars += `M${at} ${y(low).toFixed(1)}V${y(high).toFixed(1)}`;
+    });
+  }
+  return [s("path", { d: bars, class: "an-spread" }), s("path", { d: dots, class: "an-spread an-flat" })];
+}
+
+const diamond = (x, y) => `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z`;
+
+function noSignal(row) {
+  const groups = row?.group_rewards ?? [];
+  const silent = row?.groups_without_signal ?? groups.filter((g) => g.every((r) => r === g[0])).length;
+  return { silent, of: row?.groups ?? groups.length };
+}
+
+function render({ model, el }) {
+  const view = mount(el, "training", draw);
+  const { root } = view;
+  const [titleText, stepText, clockText, statusText] = ["strong", "span", "span", "span"].map((tag) => h(tag));
+  const bar = h("i");
+  const progress = h("div", { class: "an-progress", role: "progressbar", "aria-label": "steps done", "aria-valuemin": 0 }, bar);
+  const notice = h("p", { class: "an-notice", hidden: true });
+  const grid = h("div", {
+    class: "an-grid", tabindex: 0, role: "group",
+    "aria-label": "Training charts. Left and right arrow move over the steps, Home and End to the ends, Escape lets go.",
+  });
+  const caption = h("p", { class: "an-caption", "aria-live": "polite" });
+  stepText.className = "an-step"; clockText.className = "an-muted"; statusText.className = "an-status";
+  root.append(
+    h("header", { class: "an-head" }, titleText, stepText, progress, clockText, statusText), notice, grid, caption);
+
+  let [tiles, signature, cursor, rows, vals, heardAt] = [[], "", null, [], [], null];
+
+  function makeTiles(all) {
+    const known = new Set(model.get("known"));
+    const drawn = TILES.filter((tile) => tile.series.some((key) => all.some((row) => row[key] != null)));
+    const tasks = taskMetrics(all, known).map((key) => ({ key, label: key.replaceAll("_", " "), series: [key], help: HELP.task }));
+    const plan = [{ key: "reward", label: "Reward", series: ["reward"], big: true }, ...tasks, ...drawn];
+    if (signature === plan.map((tile) => tile.key).join()) return;
+    signature = plan.map((tile) => tile.key).join();
+    tiles = plan.map((tile) => {
+      const help = h("p", { class: "an-help", hidden: true }, tile.help ?? HELP[tile.key]);
+      const ask = h("button", {
+        class: "an-ask", type: "button", title: tile.help ?? HELP[tile.key], "aria-expanded": "false",
+        "aria-label": `What does ${tile.label} tell?`,
+        onclick: () => { help.hidden = !help.hidden; ask.setAttribute("aria-expanded", String(!help.hidden)); },
+      }, "?");
+      const value = h("span", { class: "an-value" });
+      const svg = s("svg", { "aria-hidden": "true" });
+      const section = h("section", { class: tile.big ? "an-tile an-big" : "an-tile", "data-key": tile.key },
+        h("div", { class: "an-tile-head" }, h("span", { class: "an-label" }, tile.label), ask, value), svg, help);
+      return { ...tile, value, svg, section };
+    });
+    grid.replaceChildren(...tiles.map((tile) => tile.section));
+  }
+
+  function drawTile(tile, end) {
+    const width = tile.svg.clientWidth;
+    const height = tile.svg.clientHeight;
+    const bottom = tile.big ? height - 20 : height - 7;
+    const first = Math.min(rows[0]?.step ?? 0, vals[0]?.step ?? Infinity);
+    tile.x = scale(first, Math.max(end, first + 1), MARGIN.left, width - MARGIN.right);
+    const values = [...rows, ...vals].flatMap((row) => tile.series.map((key) => row[key]));
+    if (tile.big) for (const row of rows) values.push(...(row.group_rewards ?? []).flat());
+    let [lo, hi] = extent(values);
+    if (!tile.big && lo > 0 && lo < hi * 0.6) lo = 0;
+    const y = scale(lo, hi, bottom, MARGIN.top);
+    const parts = [];
+    for (const tick of tile.big ? ticks(lo, hi, 5) : ticks(lo, hi, 2)) {
+      parts.push(s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(tick), y2: y(tick), class: "an-rule" }),
+        s("text", { x: MARGIN.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, fmt(tick)));
+    }
+    if (tile.big) {
+      for (const tick of ticks(first, Math.max(end, first + 1), 8).filter(Number.isInteger)) {
+        parts.push(s("text", { x: tile.x(tick), y: height - 4, "text-anchor": "middle" }, String(tick)));
+      }
+      parts.push(...groupSpread(rows, tile.x, y, tile.x(first + 1) - tile.x(first)));
+    }
+    tile.series.forEach((key, i) => {
+      const points = rows.map((row) => [tile.x(row.step), row[key] == null ? null : y(row[key])]);
+      parts.push(s("path", { d: linePath(points), class: `an-line an-s${i}` }));
+      if (points.length === 1 && points[0][1] != null) {
+        parts.push(s("circle", { cx: points[0][0], cy: points[0][1], r: 2.5, class: `an-dot an-s${i}` }));
+      }
+    });
+    const checked = vals.filter((row) => row[tile.series[0]] != null);
+    const at = checked.map((row) => [tile.x(row.step), y(row[tile.series[0]])]);
+    parts.push(s("path", { d: linePath(at), class: "an-val-line" }));
+    parts.push(s("path", { d: at.map(([px, py]) => diamond(px, py)).join(""), class: "an-val" }));
+    tile.cursorLine = s("line", { y1: MARGIN.top, y2: bottom, class: "an-cursor", visibility: "hidden" });
+    tile.svg.replaceChildren(...parts, tile.cursorLine);
+  }
+
+  function showNumbers() {
+    const row = rows[cursor ?? rows.length - 1];
+    const val = row && vals.findLast((one) => one.step <= row.step);
+    for (const tile of tiles) {
+      const numbers = tile.series.map((key, i) => h("span", { class: `an-s${i}` }, fmt(row?.[key])));
+      const check = val?.[tile.series[0]];
+      tile.value.replaceChildren(...numbers, ...(check == null ? [] : [h("span", { class: "an-valnum" }, `◆ ${fmt(check)}`)]));
+      if (!tile.cursorLine) continue;
+      tile.cursorLine.setAttribute("visibility", cursor == null ? "hidden" : "visible");
+      if (row) for (const end of ["x1", "x2"]) tile.cursorLine.setAttribute(end, tile.x(row.step));
+    }
+    const { silent, of } = noSignal(row);
+    caption.textContent = row ? [
+      `Step ${row.step}`,
+      row.reward_min != null && `reward ${fmt(row.reward_min)} to ${fmt(row.reward_max)}`,
+      of && `${of} groups, ${silent || "none"} without signal`,
+      row.trajectories && `${row.trajectories} trajectories`,
+      row.rollout_s != null && `${fmt(row.rollout_s)} s gathering`,
+      row.train_s != null && `${fmt(row.train_s)} s training`,
+    ].filter(Boolean).join("  ·  ") : "Charts appear with the first finished step.";
+    notice.hidden = !(of > 0 && silent === of);
+    notice.textContent = `No signal at step ${row?.step}: inside every group all rewards are equal, so every advantage is zero and ` +
+      "this step taught nothing. If it lasts: raise the temperature, take larger groups or easier scenarios, or a finer reward.";
+  }
+
+  function showHead() {
+    const [total, title, done] = [model.get("total_steps"), model.get("title"), model.get("finished")];
+    const latest = rows.at(-1)?.step ?? 0;
+    titleText.textContent = title || "Training";
+    stepText.textContent = total ? `step ${latest} of ${total}` : `step ${latest}`;
+    const share = total ? Math.min(1, latest / total) : 0;
+    progress.hidden = !total;
+    progress.setAttribute("aria-valuemax", total ?? 0);
+    progress.setAttribute("aria-valuenow", latest);
+    bar.style.width = `${100 * share}%`;
+    const since = heardAt == null || done ? 0 : (Date.now() - heardAt) / 1000;
+    const elapsed = model.get("elapsed") + since;
+    const recent = rows.slice(-6);
+    const pace = recent.length > 1 ? (recent.at(-1).time - recent[0].time) / (recent.length - 1)
+      : recent.length ? model.get("elapsed") : null;
+    const left = total && pace && !done && total > latest ? Math.max(0, pace * (total - latest) - since) : null;
+    clockText.textContent = `${clock(elapsed)} elapsed` + (left == null ? "" : `  ·  about ${clock(left)} left`);
+    statusText.textContent = done ? "finished" : model.get("message");
+  }
+
+  function draw() {
+    const all = [...model.get("rows"), ...model.get("tail")];
+    rows = all.filter((row) => (row.split ?? "train") === "train");
+    vals = all.filter((row) => row.split === "val");
+    if (cursor != null) cursor = Math.min(cursor, rows.length - 1);
+    root.dataset.steps = rows.length;
+    makeTiles(all);
+    const end = lastStep(Math.max(rows.at(-1)?.step ?? 0, vals.at(-1)?.step ?? 0), model.get("total_steps"));
+    for (const tile of tiles) drawTile(tile, end);
+    showNumbers();
+    showHead();
+  }
+
+  function moveTo(index) {
+    cursor = index == null || !rows.length ? null : Math.max(0, Math.min(rows.length - 1, index));
+    showNumbers();
+  }
+
+  grid.addEventListener("pointermove", (event) => {
+    const tile = tiles.find((one) => one.section.contains(event.target));
+    if (!tile?.x || !rows.length) return;
+    const px = event.clientX - tile.svg.getBoundingClientRect().left;
+    let best = 0;
+    rows.forEach((row, i) => { if (Math.abs(tile.x(row.step) - px) < Math.abs(tile.x(rows[best].step) - px)) best = i; });
+    moveTo(best);
+  });
+  grid.addEventListener("pointerleave", () => moveTo(null));
+  grid.addEventListener("keydown", (event) => {
+    if (noKeys(event)) return;
+    const at = cursor ?? rows.length;
+    const target = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: rows.length - 1, Escape: null }[event.key];
+    if (target === undefined) return;
+    event.preventDefault();
+    moveTo(target);
+  });
+
+  const heard = () => { heardAt = Date.now(); view.request(); };
+  model.on("change", heard);
+  const timer = setInterval(() => { if (heardAt != null) showHead(); }, 1000);
+  return () => { clearInterval(timer); model.off("change", heard); view.stop(); };
+}
+
+export default { render };

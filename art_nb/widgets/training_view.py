@@ -1,0 +1,172 @@
+"""TrainingView: how training goes, drawn live while the cell runs."""
+
+from __future__ import annotations
+
+import time
+
+import traitlets as t
+
+from .view import BLUE, GREY, ORANGE, View, calm, figure, module, number, plain, png, table
+
+KNOWN = (  # recorded metrics that have their own place in the view, or none: every other number is the task's
+    "step", "split", "time", "reward", "reward_std", "reward_min", "reward_max", "group_rewards", "kl", "entropy",
+    "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "loss", "learning_rate", "rollout_tokens_per_s",
+    "train_tokens_per_s", "rollout_s", "train_s", "save_s", "groups", "groups_without_signal", "trajectories",
+    "tokens_trained", "advantage", "duration", "exceptions",
+)  # fmt: skip
+PANELS = {
+    "kl": "KL to the base", "entropy": "Entropy", "clip_fraction": "Clip fraction",
+    "rollout_tokens_per_s": "Rollout tokens/s", "loss": "Loss",
+}  # fmt: skip
+TAIL = 64
+
+
+class TrainingView(View):
+    """Reward with each group's spread, task metrics, KL, entropy, clip fraction, speed, progress and remaining time.
+
+    Show it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)`
+    while something is waited for. Messages leave a busy kernel; scrubbing happens in the browser.
+
+    total_steps: planned number of steps, for "step x of y" and the remaining time; None when it is open.
+    """
+
+    _esm = module("training_view")
+    # What the browser holds: `rows` grows by TAIL rows at a time, so that a step sends at most TAIL rows and not all.
+    rows = t.List().tag(sync=True)
+    tail = t.List().tag(sync=True)
+    known = t.List(list(KNOWN)).tag(sync=True)
+    total_steps = t.Int(None, allow_none=True).tag(sync=True)
+    title = t.Unicode("").tag(sync=True)
+    message = t.Unicode("").tag(sync=True)
+    elapsed = t.Float(0.0).tag(sync=True)
+    finished = t.Bool(False).tag(sync=True)
+
+    def __init__(self, total_steps: int | None = None, title: str | None = None) -> None:
+        super().__init__(total_steps=total_steps, title=title or "")
+        self._started: float | None = None
+        self._waits_for_cell = False
+
+    @classmethod
+    def from_history(cls, rows, total_steps: int | None = None, title: str | None = None) -> TrainingView:
+        """Rebuild the view from history rows (a list of dicts, or the frame of `model.history()`)."""
+        if hasattr(rows, "to_dict"):
+            rows = rows.to_dict("records")
+        view = cls(total_steps, title)
+        view.rows = [_row(row) for row in rows]
+        if view.rows:
+            first, last = view.rows[0], view.rows[-1]
+            spent = (first.get("rollout_s") or 0) + (first.get("train_s") or 0)
+            view.elapsed = max(0.0, float(last["time"] - first["time"] + spent))
+        view.finished = True
+        return view
+
+    @property
+    def history(self) -> list[dict]:
+        """Every row so far, in the order of `update`."""
+        return [*self.rows, *self.tail]
+
+    def update(self, row: dict) -> None:
+        """Add one history row. Raises: ValueError when it has no "step"."""
+        row = _row(row)
+        self._beat()
+        with self.hold_sync():
+            if len(self.tail) >= TAIL:
+                self.rows, self.tail = self.history, [row]
+            else:
+                self.tail = [*self.tail, row]
+            self.message, self.finished = "", False
+        self._picture_when_cell_ends()
+
+    def status(self, text: str) -> None:
+        """Say what is being waited for, e.g. "gathering 12/64 games"."""
+        self._beat()
+        self.message = text
+
+    def finish(self) -> None:
+        """Stop the clock and draw the picture that stays. A cell's end, also by an error, draws it as well."""
+        self.finished, self._started = True, None
+        self.refresh_still()
+
+    def _beat(self) -> None:
+        now = time.monotonic()
+        self._started = self._started if self._started is not None else now - self.elapsed
+        self.elapsed = now - self._started
+
+    def _picture_when_cell_ends(self) -> None:
+        from IPython import get_ipython
+
+        shell = get_ipython()
+        if shell is None or self._waits_for_cell:
+            return
+
+        def cell_ended(*_) -> None:
+            shell.events.unregister("post_run_cell", cell_ended)
+            self._waits_for_cell = False
+            self.finish()
+
+        shell.events.register("post_run_cell", cell_ended)
+        self._waits_for_cell = True
+
+    def _split(self) -> tuple[list[dict], list[dict]]:
+        rows = self.history
+        return [r for r in rows if r.get("split", "train") == "train"], [r for r in rows if r.get("split") == "val"]
+
+    def _panels(self) -> dict[str, str]:
+        rows = self.history
+        numbers = {key: None for row in rows for key, value in row.items() if isinstance(value, (int, float))}
+        task = {key: key.replace("_", " ") for key in numbers if key not in KNOWN}
+        return {**dict(list(task.items())[:4]), **{key: name for key, name in PANELS.items() if key in numbers}}
+
+    def summary(self) -> str:
+        train, _ = self._split()
+        if not train:
+            return "TrainingView: no step yet"
+        return (f"Training: {len(train)} steps, reward {number(train[0].get('reward'))} at the first, "
+                f"{number(train[-1].get('reward'))} at the last")  # fmt: skip
+
+    def static_png(self) -> bytes | None:
+        train, val = self._split()
+        if not train and not val:
+            return None
+        panels = self._panels()
+        columns = max(1, -(-len(panels) // 2))
+        fig = figure(3.6 + 1.9 * columns, 3.1)
+        grid = fig.add_gridspec(2, columns + 1, width_ratios=[1.9] + [1] * columns)
+        big = fig.add_subplot(grid[:, 0])
+        for row in train:
+            for i, group in enumerate(g for g in row.get("group_rewards") or [] if g):
+                at = row["step"] + 0.6 * ((i + 0.5) / len(row["group_rewards"]) - 0.5)
+                big.plot([at, at], [min(group), max(group)], color=BLUE, alpha=0.25, linewidth=1.2)
+        _draw(big, "reward", "Reward: mean, and each group from lowest to highest", train, val)
+        big.set_xlabel("step", fontsize=7.5, color=GREY)
+        for i, (key, name) in enumerate(panels.items()):
+            _draw(fig.add_subplot(grid[i % 2, 1 + i // 2]), key, name, train, val)
+        return png(fig)
+
+    def static_html(self) -> str:
+        train, val = self._split()
+        lines = []
+        for key, name in {"reward": "reward", **self._panels()}.items():
+            values = [row[key] for row in train if row.get(key) is not None] or [None]
+            checks = [row[key] for row in val if row.get(key) is not None] or [None]
+            lines.append([name, *map(number, (values[0], values[-1], checks[0], checks[-1]))])
+        return table(["", "first step", "last step", "first validation", "last validation"], lines)
+
+
+def _row(row: dict) -> dict:
+    row = {key: value for key, value in plain(dict(row)).items() if value is not None}
+    if not isinstance(row.get("step"), (int, float)):
+        raise ValueError(f'A history row needs a number under "step"; this one has {sorted(row)}.')
+    row.setdefault("time", time.time())
+    return row
+
+
+def _draw(axes, key: str, title: str, train: list[dict], val: list[dict]) -> None:
+    calm(axes, title)
+    for rows, style in ((train, {"color": BLUE, "linewidth": 1.4}),
+                        (val, {"color": ORANGE, "linewidth": 0.9, "linestyle": "--", "marker": "D", "markersize": 3.5})):
+        points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
+        if len(points) == 1 and rows is train:
+            style = {**style, "marker": "o", "markersize": 3}
+        if points:
+            axes.plot(*zip(*points, strict=True), **style)

@@ -1,0 +1,324 @@
+// TrajectoryViewer in the browser: a filtered list, a board that replays, and the conversation token by token.
+
+const ROW = 30;
+const SORTS = {
+  gathered: ["as gathered", (a, b) => a.i - b.i],
+  high: ["reward, high first", (a, b) => b.reward - a.reward || a.i - b.i],
+  low: ["reward, low first", (a, b) => a.reward - b.reward || a.i - b.i],
+  long: ["longest first", (a, b) => b.turns - a.turns || a.i - b.i],
+};
+
+/** One compressed chunk of trajectories. `bytes` is the DataView that the kernel sent. */
+function unpack(bytes, from, to) {
+  const part = new Uint8Array(bytes.buffer, bytes.byteOffset + from, to - from);
+  const stream = new Blob([part]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+/** Where left and right stop: each board with the answer to it; without boards, each turn. */
+function stopsOf(turns) {
+  if (!turns.some((turn) => turn.board)) return turns.map((_, i) => ({ turn: i, answer: turns[i].tokens ? i : null }));
+  const stops = [];
+  turns.forEach((turn, i) => {
+    if (turn.board) stops.push({ board: turn.board, turn: i, answer: null });
+    else if (turn.role === "assistant" && stops.length && stops.at(-1).answer == null) stops.at(-1).answer = i;
+  });
+  return stops;
+}
+
+const said = (turn) => (turn.tool_calls ?? []).map((call) => `${call.name}(${call.arguments})`).join(" ") || turn.content.trim();
+const sum = (list) => list.reduce((a, b) => a + b, 0);
+const probability = (turn) => (turn?.logprobs?.length ? Math.exp(sum(turn.logprobs)) : null);
+
+function drawBoard(box, board) {
+  box.style.setProperty("--columns", board[0].length);
+  box.replaceChildren(...board.flat().map((value) => h("span", {
+    class: "an-cell",
+    "data-level": value ? Math.min(11, Math.max(1, Math.round(Math.log2(Math.abs(value))))) : 0,
+    "data-digits": String(value).length,
+  }, value ? String(value) : "")));
+}
+
+function render({ model, el }) {
+  const opened = performance.now();
+  const view = mount(el, "viewer", draw);
+  const { root } = view;
+  const index = model.get("index").map((row, i) => ({ ...row, i }));
+  const hasBoards = model.get("has_boards");
+  const hasAdvantages = model.get("has_advantages");
+  const advantageScale = model.get("advantage_scale") || 1;
+  const state = { step: "", group: "", sort: "gathered", min: "", max: "", colour: "logprob", list: [], at: 0, stop: 0, timer: 0 };
+  const chunks = new Map();
+  let [shown, turns, stops, cards, request] = [null, [], [], [], 0];
+
+  // -- the left column: what to look at --
+  const named = (row) => (row.split === "train" ? `step ${row.step}` : `${row.split} ${row.step}`);
+  const stepNames = [...new Set(index.map(named))];
+  const stepBox = select("Step", [["", "all"], ...stepNames.map((name) => [name, name])], (value) => {
+    state.step = value; state.group = ""; fillGroups(); filter();
+  });
+  const groupBox = select("Group", [], (value) => { state.group = value; filter(); });
+  const sortBox = select("Sort", Object.entries(SORTS).map(([key, [text]]) => [key, text]), (value) => { state.sort = value; filter(); });
+  const [lowest, highest] = extent(index.map((row) => row.reward));
+  const bound = (key, label, hint) => h("input", {
+    type: "number", step: "any", placeholder: fmt(hint), "aria-label": label,
+    oninput: (event) => { state[key] = event.target.value; filter(); },
+  });
+  const count = h("p", { class: "an-muted an-count", "aria-live": "polite" });
+  const listBox = h("div", { class: "an-list", role: "listbox", "aria-label": "Trajectories", tabindex: 0 });
+  const rewardX = scale(Math.min(0, lowest), Math.max(0, highest), 0, 100);
+  const list = virtualList(listBox, ROW, (i) => {
+    const row = index[state.list[i]];
+    const [from, to] = [rewardX(Math.min(0, row.reward)), rewardX(Math.max(0, row.reward))];
+    return h("div", {
+      class: "an-row", role: "option", "aria-selected": String(i === state.at), onclick: () => { root.focus(); choose(i); },
+    },
+      h("span", { class: "an-who" }, state.step ? `g${row.group} · ${row.index}` : `${row.step} · g${row.group} · ${row.index}`),
+      h("span", { class: "an-bar" }, h("i", { style: `left:${from}%;width:${to - from}%`, class: row.reward < 0 ? "an-neg" : "" })),
+      h("span", { class: "an-num" }, fmt(row.reward)));
+  });
+
+  function fillGroups() {
+    const groups = [...new Set(index.filter((row) => !state.step || named(row) === state.step).map((row) => row.group))];
+    groupBox.box.replaceChildren(...[["", "all"], ...groups.sort((a, b) => a - b).map((g) => [String(g), `group ${g}`])]
+      .map(([value, text]) => h("option", { value }, text)));
+    groupBox.box.value = state.group;
+  }
+
+  function filter() {
+    const min = state.min === "" ? -Infinity : Number(state.min);
+    const max = state.max === "" ? Infinity : Number(state.max);
+    const before = state.list[state.at];
+    state.list = index.filter((row) => (!state.step || named(row) === state.step) && (!state.group || String(row.group) === state.group)
+      && row.reward >= min && row.reward <= max).sort(SORTS[state.sort][1]).map((row) => row.i);
+    count.textContent = `${state.list.length} of ${index.length} trajectories`;
+    state.at = Math.max(0, state.list.indexOf(before));
+    list.setCount(state.list.length);
+    choose(state.at);
+  }
+
+  // -- the middle: the game --
+  const board = h("div", { class: "an-board", role: "img" });
+  const move = h("p", { class: "an-move" });
+  const chance = h("i");
+  const slider = h("input", {
+    type: "range", min: 0, value: 0, "aria-label": hasBoards ? "move" : "turn",
+    oninput: () => { pause(); goTo(Number(slider.value)); },
+  });
+  const button = (label, text, onclick) => h("button", { type: "button", class: "an-button", "aria-label": label, title: label, onclick }, text);
+  const playButton = button("play", "▶", () => (state.timer ? pause() : play()));
+  const where = h("span", { class: "an-muted an-where" });
+  const controls = h("div", { class: "an-controls" },
+    button("previous", "‹", () => { pause(); goTo(state.stop - 1); }), playButton,
+    button("next", "›", () => { pause(); goTo(state.stop + 1); }), slider, where);
+
+  function pause() {
+    clearInterval(state.timer);
+    state.timer = 0;
+    playButton.textContent = "▶";
+    for (const name of ["aria-label", "title"]) playButton.setAttribute(name, "play");
+  }
+
+  function play() {
+    if (state.stop >= stops.length - 1) goTo(0);
+    const pace = Math.max(120, Math.min(500, 15000 / stops.length));
+    state.timer = setInterval(() => (state.stop < stops.length - 1 ? goTo(state.stop + 1) : pause()), pace);
+    playButton.textContent = "❚❚";
+    for (const name of ["aria-label", "title"]) playButton.setAttribute(name, "pause");
+  }
+
+  // -- the right column: the conversation --
+  const heading = h("div", { class: "an-heading" });
+  const facts = h("p", { class: "an-muted an-facts" });
+  const talk = h("div", { class: "an-talk", tabindex: 0, role: "log", "aria-label": "Conversation", "aria-live": "off" });
+  const tip = tooltip(root);
+  const legend = h("span", { class: "an-legend" });
+  const toggle = h("div", { class: "an-toggle", role: "group", "aria-label": "Colour tokens by" },
+    ...[["logprob", "log-probability"], ["advantage", "advantage"]].map(([key, text]) => h("button", {
+      type: "button", "data-colour": key, "aria-pressed": String(state.colour === key), disabled: key === "advantage" && !hasAdvantages,
+      title: key === "advantage" && !hasAdvantages ? "These records hold no advantages: they are known once a step has trained." : null,
+      onclick: () => {
+        state.colour = key;
+        for (const one of toggle.children) one.setAttribute("aria-pressed", String(one.dataset.colour === key));
+        showLegend();
+        for (const card of cards) if (card.filled) fill(card);
+      },
+    }, text)));
+
+  function showLegend() {
+    const words = state.colour === "logprob" ? ["sure", "surprising"] : ["made less likely", "made more likely"];
+    legend.replaceChildren(h("span", {}, words[0]), h("i", { class: `an-ramp an-ramp-${state.colour}` }), h("span", {}, words[1]));
+  }
+
+  /** GRPO gives every token of a trajectory its advantage, unless turns were rewarded one by one. */
+  const advantageOf = (turn, k) => turn.advantages?.[k] ?? (turn.trainable ? index[shown].advantage : null);
+
+  function colourOf(turn, k) {
+    if (state.colour === "logprob") {
+      return `color-mix(in srgb, var(--an-surprise) ${Math.round(Math.min(1, -turn.logprobs[k] / 4) * 75)}%, transparent)`;
+    }
+    const advantage = advantageOf(turn, k) ?? 0;
+    const strength = Math.round(Math.min(1, Math.abs(advantage) / advantageScale) * 65);
+    return `color-mix(in srgb, var(${advantage < 0 ? "--an-orange" : "--an-blue"}) ${strength}%, transparent)`;
+  }
+
+  function fill(card) {
+    const { turn } = card;
+    const body = h("div", { class: "an-text" });
+    for (const call of turn.tool_calls ?? []) {
+      if (!turn.tokens) body.append(h("code", { class: "an-call" }, `${call.name}(${call.arguments})`));
+    }
+    if (turn.tokens) {
+      body.append(...turn.tokens.map((token, k) => h("span", {
+        class: "an-token", "data-k": k, style: `background:${colourOf(turn, k)}`,
+      }, token.includes("\n") ? token.replaceAll("\n", "↵\n") : token)));
+    } else body.append(turn.content);
+    card.filled = true;
+    card.body.replaceChildren(body);
+  }
+
+  const near = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      const card = cards[Number(target.dataset.turn)];
+      if (!card || card.box !== target) continue;
+      if (isIntersecting && !card.filled) fill(card);
+      else if (!isIntersecting && card.filled) {  // keep the height, drop the tokens
+        card.body.style.minHeight = `${card.body.offsetHeight}px`;
+        card.body.replaceChildren();
+        card.filled = false;
+      }
+    }
+  }, { root: talk, rootMargin: "300px 0px" });
+
+  function showTurns() {
+    near.disconnect();
+    cards = turns.map((turn, i) => {
+      const body = h("div", { class: "an-body", style: `min-height:${18 * (turn.content.split("\n").length + turn.content.length / 80 | 0)}px` });
+      const p = probability(turn);
+      const side = [p != null && `p ${fmt(p)}`, turn.reward != null && `reward ${signed(turn.reward)}`].filter(Boolean).join("  ·  ");
+      const box = h("article", { class: `an-turn an-${turn.role}`, "data-turn": i, onclick: () => { pause(); goToTurn(i); } },
+        h("header", {}, h("span", { class: "an-role" }, turn.role), h("span", { class: "an-muted" }, side)), body);
+      return { turn, box, body, filled: false };
+    });
+    talk.replaceChildren(...cards.map((card) => card.box));
+    talk.scrollTop = 0;
+    for (const card of cards) near.observe(card.box);
+  }
+
+  function goToTurn(i) {
+    const stop = stops.findLastIndex((one) => one.turn <= i);
+    if (stop >= 0) goTo(stop);
+  }
+
+  function goTo(i) {
+    state.stop = Math.max(0, Math.min(stops.length - 1, i));
+    const stop = stops[state.stop];
+    if (!stop) return;
+    slider.value = state.stop;
+    where.textContent = `${state.stop + 1} / ${stops.length}`;
+    root.dataset.stop = state.stop;
+    const answer = stop.answer == null ? null : turns[stop.answer];
+    if (stop.board) {
+      drawBoard(board, stop.board);
+      board.setAttribute("aria-label", `board: ${stop.board.map((row) => row.join(" ")).join(" / ")}`);
+      const p = probability(answer);
+      move.replaceChildren(...(answer
+        ? [h("b", {}, said(answer) || "(empty answer)"), h("span", { class: "an-muted" }, p == null ? "" : `p ${fixed(p, 2)}`)]
+        : [h("span", { class: "an-muted" }, "end of the game")]));
+      chance.style.width = `${100 * (p ?? 0)}%`;
+    }
+    cards.forEach((card, k) => card.box.classList.toggle("an-now", k === stop.turn || k === stop.answer));
+    const [top, end] = [cards[stop.turn].box, cards[stop.answer ?? stop.turn].box];
+    if (end.offsetTop + end.offsetHeight > talk.scrollTop + talk.clientHeight) {
+      talk.scrollTop = Math.min(top.offsetTop - 8, end.offsetTop + end.offsetHeight - talk.clientHeight + 8);
+    }
+    if (top.offsetTop < talk.scrollTop) talk.scrollTop = top.offsetTop - 8;
+  }
+
+  async function choose(i) {
+    state.at = Math.max(0, Math.min(state.list.length - 1, i));
+    list.reveal(state.at);
+    const chosen = state.list[state.at];
+    main.hidden = chosen == null;
+    if (chosen == null || chosen === shown) return;
+    const mine = ++request;
+    const { at: [from, to, place] } = index[chosen];
+    if (!chunks.has(from)) {
+      if (chunks.size > 12) chunks.delete(chunks.keys().next().value);
+      chunks.set(from, unpack(model.get("bodies"), from, to));
+    }
+    const body = (await chunks.get(from))[place];
+    if (mine === request) show(chosen, body);
+  }
+
+  function show(chosen, body) {
+    pause();
+    [shown, turns] = [chosen, body.turns];
+    stops = stopsOf(turns);
+    const row = index[chosen];
+    const number = (label, text) => h("span", { class: "an-fact" }, h("span", { class: "an-muted" }, label), h("b", {}, text));
+    heading.replaceChildren(
+      h("strong", {}, `${named(row)}, group ${row.group}, trajectory ${row.index}`), number("reward", fmt(row.reward)),
+      ...(row.advantage == null ? [] : [number("advantage", signed(row.advantage))]),
+      ...Object.entries(row.metrics).slice(0, 5).map(([key, value]) => number(key.replaceAll("_", " "), fmt(Number(value)))));
+    facts.textContent = [...Object.entries(body.metadata).map(([key, value]) => `${key}: ${value}`), ...body.logs].join("  ·  ");
+    facts.hidden = !facts.textContent;
+    slider.max = Math.max(0, stops.length - 1);
+    root.dataset.shown = chosen;
+    showTurns();
+    goTo(0);
+    root.dataset.opened ||= (performance.now() - opened).toFixed(1);
+  }
+
+  talk.addEventListener("pointerover", (event) => {
+    const token = event.target.closest(".an-token");
+    if (!token) { tip.hide(); return; }
+    const { turn } = cards[Number(token.closest(".an-turn").dataset.turn)];
+    const k = Number(token.dataset.k);
+    const advantage = advantageOf(turn, k);
+    tip.show(token, [JSON.stringify(turn.tokens[k]), `p ${fmt(Math.exp(turn.logprobs[k]))}   log-prob ${fixed(turn.logprobs[k], 3)}`,
+      ...(advantage == null ? [] : [`advantage ${signed(advantage)}`])]);
+  });
+  talk.addEventListener("pointerleave", tip.hide);
+
+  root.addEventListener("keydown", (event) => {
+    const typing = event.target.matches("select, input[type=number]");
+    if (typing || noKeys(event) || (event.key === " " && event.target.matches("button"))) return;
+    const act = {
+      ArrowLeft: () => { pause(); goTo(state.stop - 1); }, ArrowRight: () => { pause(); goTo(state.stop + 1); },
+      ArrowUp: () => choose(state.at - 1), ArrowDown: () => choose(state.at + 1),
+      " ": () => (state.timer ? pause() : play()),
+    }[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
+  });
+
+  const main = h("div", { class: hasBoards ? "an-main an-with-board" : "an-main" },
+    h("div", { class: "an-top" }, heading, facts),
+    h("div", { class: "an-game" }, ...(hasBoards ? [board, move, h("div", { class: "an-chance" }, chance)] : []), controls,
+      h("p", { class: "an-muted an-keys" }, "← → turn   ↑ ↓ trajectory   space play")),
+    h("div", { class: "an-conversation" },
+      h("div", { class: "an-tools" }, h("span", { class: "an-muted" }, "Colour by"), toggle, legend), talk));
+  root.tabIndex = 0;
+  root.setAttribute("aria-label", "Trajectory viewer. Left and right: turn. Up and down: trajectory. Space: play.");
+  root.prepend(
+    h("div", { class: "an-side" },
+      h("div", { class: "an-filters" }, stepBox.field, groupBox.field, sortBox.field,
+        h("div", { class: "an-field" }, h("span", {}, "Reward"), h("span", { class: "an-bounds" },
+          bound("min", "lowest reward", lowest), "to", bound("max", "highest reward", highest)))),
+      count, listBox),
+    main);
+
+  let ready = false;
+  function draw() {
+    if (ready) { list.render(); return; }
+    ready = true;
+    fillGroups();
+    showLegend();
+    filter();
+  }
+  return () => { pause(); near.disconnect(); view.stop(); };
+}
+
+export default { render };

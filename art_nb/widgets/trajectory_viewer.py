@@ -1,0 +1,169 @@
+"""TrajectoryViewer: any trajectory, turn by turn and token by token, with a game's board replayed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+from collections.abc import Callable
+
+import traitlets as t
+
+from .view import BLUE, GREY, ORANGE, View, calm, figure, module, number, plain, png, record_list, table
+
+Board = list[list[int]]
+CHUNK = 8  # trajectories compressed together: the browser unpacks one chunk when one of them is opened
+
+
+class TrajectoryViewer(View):
+    """Pick a step, group and trajectory; sort and filter by reward; read, colour and replay it.
+
+    records: trajectory records (see Trajectory.record), e.g. `model.records()`.
+    boards: for a game, a function from a turn's text to its board (rows of integers, 0 is empty) or None. It is
+        called once for each turn that the policy did not write, here, so that replaying needs no kernel.
+
+    Raises: ValueError when there is no record or one lacks a key.
+    """
+
+    _esm = module("trajectory_viewer")
+    index = t.List().tag(sync=True)  # a row for each trajectory: what the list and the filters need
+    bodies = t.Bytes().tag(sync=True)  # the turns, as gzipped JSON in chunks; index[i]["at"] says where
+    has_boards = t.Bool(False).tag(sync=True)
+    has_advantages = t.Bool(False).tag(sync=True)
+    advantage_scale = t.Float(1.0).tag(sync=True)
+
+    def __init__(self, records, boards: Callable[[str], Board | None] | None = None) -> None:
+        records = record_list(records, ("step", "group", "index", "reward", "turns"))
+        index, packed, largest = [], bytearray(), 0.0
+        self._stills = _Stills()
+        for first in range(0, len(records), CHUNK):
+            chunk = [_body(record, boards) for record in records[first : first + CHUNK]]
+            start = len(packed)
+            packed += gzip.compress(json.dumps(chunk, separators=(",", ":")).encode(), compresslevel=5, mtime=0)
+            for place, (record, body) in enumerate(zip(records[first : first + CHUNK], chunk, strict=True)):
+                index.append(_index_row(record, [start, len(packed), place]))
+                self._stills.see(index[-1], body["turns"])
+                largest = max(largest, _largest_advantage(record))
+        has_boards = any("board" in turn for _, turns in (self._stills.best, self._stills.worst) for turn in turns)
+        super().__init__(index=index, bodies=bytes(packed), has_boards=has_boards,
+                         has_advantages=largest > 0, advantage_scale=min(largest, 2.0) or 1.0)  # fmt: skip
+
+    def summary(self) -> str:
+        rewards = [row["reward"] for row in self.index]
+        return f"{len(rewards)} trajectories, rewards from {number(min(rewards))} to {number(max(rewards))}"
+
+    def static_png(self) -> bytes:
+        fig = figure(8.6, 3.2)
+        grid = fig.add_gridspec(2, 2, width_ratios=[1, 2.6])
+        rewards = fig.add_subplot(grid[:, 0])
+        calm(rewards, "Reward of each trajectory, by step")
+        spread = [row["step"] + 0.5 * (i % 9 / 8 - 0.5) for i, row in enumerate(self.index)]
+        rewards.scatter(spread, [row["reward"] for row in self.index], s=9, alpha=0.5, color=BLUE, linewidths=0)
+        rewards.locator_params(axis="x", integer=True, nbins=5)
+        for place, name in enumerate(("best", "worst")):
+            row, turns = getattr(self._stills, name)
+            axes = fig.add_subplot(grid[place, 1])
+            calm(axes, f"{name}: reward {number(row['reward'])}, step {row['step']}, group {row['group']}, "
+                       f"trajectory {row['index']}, {row['turns']} turns")  # fmt: skip
+            _strip(axes, turns)
+        return png(fig)
+
+    def static_html(self) -> str:
+        ranked = sorted(self.index, key=lambda row: -row["reward"])
+        some = ranked if len(ranked) <= 20 else ranked[:10] + ranked[-10:]
+        rows = [[row["step"], row["group"], row["index"], number(row["reward"]), number(row["advantage"]), row["turns"]]
+                for row in some]  # fmt: skip
+        return table(["step", "group", "trajectory", "reward", "advantage", "turns"], rows)
+
+
+class _Stills:
+    """The best and the worst trajectory seen so far, kept for the picture: (index row, turns)."""
+
+    def __init__(self) -> None:
+        self.best = self.worst = None
+
+    def see(self, row: dict, turns: list[dict]) -> None:
+        if self.best is None or row["reward"] > self.best[0]["reward"]:
+            self.best = (row, turns)
+        if self.worst is None or row["reward"] < self.worst[0]["reward"]:
+            self.worst = (row, turns)
+
+
+def _index_row(record: dict, at: list[int]) -> dict:
+    return plain({
+        "step": record["step"], "split": record.get("split", "train"), "group": record["group"], "index": record["index"],
+        "reward": float(record["reward"]), "advantage": record.get("advantage"), "metrics": record.get("metrics") or {},
+        "turns": len(record["turns"]), "at": at,
+    })  # fmt: skip
+
+
+def _body(record: dict, boards: Callable[[str], Board | None] | None) -> dict:
+    return {
+        "metadata": plain(record.get("metadata") or {}),
+        "logs": [str(line) for line in record.get("logs") or []],
+        "turns": [_turn(turn, boards) for turn in record["turns"]],
+    }
+
+
+def _turn(turn: dict, boards: Callable[[str], Board | None] | None) -> dict:
+    body = {"role": turn["role"], "content": turn.get("content") or "", "trainable": bool(turn.get("trainable"))}
+    if turn.get("tool_calls"):
+        body["tool_calls"] = turn["tool_calls"]
+    if turn.get("tokens"):
+        body["tokens"] = turn["tokens"]
+        body["logprobs"] = [_short(x) for x in turn["logprobs"]]
+    if turn.get("advantages"):
+        body["advantages"] = [_short(x) for x in turn["advantages"]]
+    if turn.get("reward") is not None:
+        body["reward"] = _short(turn["reward"])
+    board = boards(body["content"]) if boards and turn["role"] != "assistant" else None
+    if board:
+        body["board"] = plain(board)
+    return body
+
+
+def _short(x: float) -> float:
+    """Four decimals are more than a colour shows; an infinite log-probability becomes a very small one."""
+    return round(max(-1e4, min(1e4, float(x))), 4)
+
+
+def _largest_advantage(record: dict) -> float:
+    each = [a for turn in record["turns"] for a in turn.get("advantages") or []]
+    return max((abs(a) for a in [*each, record.get("advantage") or 0.0] if math.isfinite(a)), default=0.0)
+
+
+def _strip(axes, turns: list[dict]) -> None:
+    """Draw one trajectory in one line: boards from start to end, or the last answer where there are none."""
+    axes.set(xticks=[], yticks=[])
+    axes.grid(False)
+    boards = [turn["board"] for turn in turns if "board" in turn]
+    if not boards:
+        answers = [turn["content"] for turn in turns if turn["role"] == "assistant"] or [""]
+        text = answers[-1][:420]
+        lines = [text[i : i + 84] for i in range(0, len(text), 84)]
+        axes.text(0, 0.95, "\n".join(lines), fontsize=7, family="monospace", va="top", color=GREY, parse_math=False)
+        return
+    count = min(6, len(boards))
+    chosen = [round(i * (len(boards) - 1) / max(1, count - 1)) for i in range(count)]
+    height, width = len(boards[0]), len(boards[0][0])
+    for place, move in enumerate(chosen):
+        for r, row in enumerate(boards[move]):
+            for c, value in enumerate(row):
+                _cell(axes, place * (width + 0.7) + c, r, value)
+        axes.text(place * (width + 0.7), height + 0.2, f"move {move}", fontsize=6.5, color=GREY, va="top")
+    axes.set(xlim=(-0.2, 6 * (width + 0.7)), ylim=(height + 0.9, -0.2), aspect="equal", anchor="W")
+
+
+def _cell(axes, x: float, y: float, value: int) -> None:
+    level = min(1.0, math.log2(abs(value) + 1) / 11) if value else 0.0
+    tint = ORANGE if value < 0 else BLUE
+    axes.add_patch(_square(x, y, tint if value else GREY, 0.12 + 0.88 * level**1.5 if value else 0.07))
+    if value:
+        axes.text(x + 0.46, y + 0.48, str(value), ha="center", va="center", fontsize=5.6 if abs(value) < 1000 else 4.4,
+                  color="white" if level > 0.5 else "#1f2328")  # fmt: skip
+
+
+def _square(x: float, y: float, colour: str, alpha: float):
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((x, y), 0.92, 0.92, facecolor=colour, alpha=alpha, linewidth=0)

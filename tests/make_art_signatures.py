@@ -1,0 +1,117 @@
+"""Write art_0_5_18_signatures.json: parameters and defaults of the public calls of an installed `art`.
+
+python tests/make_art_signatures.py      # in an environment with `pip install openpipe-art==0.5.18`
+"""
+
+import ast
+import importlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+TABLE = Path(__file__).parent / "art_0_5_18_signatures.json"
+
+CALLS = [
+    "Model",
+    "Model.backend",
+    "Model.register",
+    "Model.openai_client",
+    "Model.litellm_completion_params",
+    "Model.get_inference_name",
+    "Model.log",
+    "Model.get_step",
+    "Model.read_state",
+    "Model.overwrite_state",
+    "Model.merge_state",
+    "TrainableModel",
+    "TrainableModel.register",
+    "TrainableModel.delete_checkpoints",
+    "local.LocalBackend",
+    "Trajectory",
+    "Trajectory.messages",
+    "Trajectory.log",
+    "Trajectory.finish",
+    "Trajectory.track_duration",
+    "Trajectory.for_logging",
+    "trajectories.History",
+    "TrajectoryGroup",
+    "TrajectoryGroup.log",
+    "gather_trajectories",
+    "gather_trajectory_groups",
+    "trajectory_group_batches",
+    "TrainConfig",
+    "types.TrainResult",
+    "types.LocalTrainResult",
+    "retry",
+    "utils.retry",
+    "utils.iterate_dataset",
+    "rewards.ruler",
+    "rewards.ruler_score_group",
+]
+FIELDS = ["Model", "TrainableModel", "Trajectory", "TrajectoryGroup", "TrainConfig"]
+
+
+def find(package: str, dotted: str) -> Any:
+    """`find("art", "utils.retry")`: the object of that name; a class or module may lie on the way."""
+    if (package, dotted) == ("art", "local.LocalBackend"):
+        return local_backend_init()
+    found = importlib.import_module(package)
+    for name in dotted.split("."):
+        if inspect.ismodule(found) and not hasattr(found, name):
+            importlib.import_module(f"{found.__name__}.{name}")
+        found = getattr(found, name)
+    return found
+
+
+def local_backend_init() -> Any:
+    """ART's `LocalBackend.__init__` without its body: importing the class needs ART's GPU requirements."""
+    folder = Path(importlib.import_module("art").__file__).parent
+    tree = ast.parse((folder / "local" / "backend.py").read_text())
+    backend = next(node for node in tree.body if getattr(node, "name", "") == "LocalBackend")
+    init = next(node for node in backend.body if getattr(node, "name", "") == "__init__")
+    init.body = [ast.Pass()]
+    scope: dict[str, Any] = {}
+    exec(ast.unparse(init), scope)
+    return scope["__init__"]
+
+
+def signature(call: Any) -> dict[str, dict[str, Any]]:
+    """name -> {"kind": ..., "default": ...} of each parameter; no "default" where one must be given."""
+    own_init = inspect.isclass(call) and "__init__" in vars(call)
+    parameters = inspect.signature(call.__init__ if own_init else call).parameters.values()
+    variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return {p.name: describe(p) for p in parameters if p.name != "self" and p.kind not in variadic}
+
+
+def describe(parameter: inspect.Parameter) -> dict[str, Any]:
+    """How it is passed, and its default."""
+    described: dict[str, Any] = {"keyword_only": parameter.kind is inspect.Parameter.KEYWORD_ONLY}
+    if parameter.default is not inspect.Parameter.empty:
+        described["default"] = as_json(parameter.default)
+    return described
+
+
+def as_json(default: Any) -> Any:
+    """JSON values as they are, a tuple of types as "(Exception)", a long text as "<text>", else "<...>"."""
+    if isinstance(default, tuple):
+        return f"({', '.join(getattr(item, '__name__', repr(item)) for item in default)})"
+    if isinstance(default, str) and len(default) > 40:
+        return "<text>"
+    plain = default is None or isinstance(default, bool | int | float | str | list | dict)
+    return (
+        default if plain else "<factory>" if repr(default) == "<factory>" else f"<{type(default).__name__}>"
+    )
+
+
+def table(package: str) -> dict[str, Any]:
+    """The table of an installed package, as kept in JSON."""
+    return {
+        "calls": {name: signature(find(package, name)) for name in CALLS},
+        "fields": {name: sorted(find(package, name).model_fields) for name in FIELDS},
+    }
+
+
+if __name__ == "__main__":
+    TABLE.write_text(json.dumps(table("art"), indent=1) + "\n")
+    print(f"wrote {TABLE}")

@@ -1,0 +1,207 @@
+"""The house: setup fits the machine, files that repeat a fact agree, imports are light and point down."""
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from art_nb import setup_cell, setup_venv
+from art_nb.setup_venv import CPU_INDEX, Machine, torch_arguments, unsloth_arguments
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+TORCH = "torch==2.13.0"
+
+# Top first: a module imports only from its own layer and later ones, but for type checking. One that is not
+# named here is free.
+LAYERS = ["demo", "doctor", "widgets", "tasks", "rewards", "model", "gather", "backend", "learner", "sampler"]
+LAYERS += ["policy", "trajectories", "checkpoints", "grpo"]
+
+
+
+@pytest.mark.parametrize(
+    ("machine", "arguments"),
+    [
+        (Machine("Linux", nvidia=False, cpu_index=True), [TORCH + "+cpu", "--extra-index-url", CPU_INDEX]),
+        (Machine("Linux", nvidia=False, cpu_index=False), [TORCH + "+cpu"]),
+        (Machine("Linux", nvidia=True, cpu_index=False), [TORCH]),
+        (Machine("Darwin", nvidia=False, cpu_index=False), [TORCH]),
+        (Machine("Windows", nvidia=True, cpu_index=False), [TORCH]),
+    ],
+)
+def test_torch_fits_the_machine(machine, arguments):
+    assert torch_arguments(TORCH, machine) == arguments
+
+
+def test_unsloth_comes_alone_on_the_cpu_with_its_needs_on_a_gpu_and_not_outside_linux():
+    pins = PROJECT["optional-dependencies"]["unsloth"]
+    assert unsloth_arguments(pins, TORCH, Machine("Linux", False, True)) == ["--no-deps", *pins]
+    assert unsloth_arguments(pins, TORCH, Machine("Linux", True, False)) == [*pins, TORCH]
+    assert unsloth_arguments(pins, TORCH, Machine("Darwin", False, False)) == []
+
+
+def test_a_dead_index_is_noticed_in_seconds():
+    assert setup_venv.answers("http://127.0.0.1:9/whl/cpu") is False
+
+
+@pytest.fixture
+def house(tmp_path, monkeypatch):
+    """setup_venv in an empty folder, with what it would run as a list of commands."""
+    monkeypatch.setattr(setup_venv, "ROOT", tmp_path)
+    monkeypatch.setattr(setup_venv, "VENV", tmp_path / ".venv")
+    monkeypatch.setattr(setup_venv, "STAMP", tmp_path / ".venv/art_nb.json")
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    monkeypatch.setattr(setup_venv, "look", lambda: Machine("Linux", False, False))
+    commands = []
+
+    def make_folder(command, check):
+        commands.append(command[1:3] + command[3:-1])
+        (tmp_path / ".venv").mkdir(exist_ok=True)
+
+    monkeypatch.setattr(setup_venv.subprocess, "run", make_folder)
+    monkeypatch.setattr(setup_venv, "pip", lambda python, what, arguments, log: commands.append(arguments))
+    return tmp_path, commands
+
+
+def test_setup_installs_torch_first_and_a_second_run_does_nothing(house):
+    root, commands = house
+    setup_venv.main([])
+    pins = PROJECT["optional-dependencies"]["unsloth"]
+    assert commands == [["-m", "venv"], [TORCH + "+cpu"], ["-e", f"{root}[dev]"], ["--no-deps", *pins]]
+    commands.clear()
+    setup_venv.main([])
+    assert commands == []
+
+
+def test_setup_renews_a_stale_venv_and_clears_one_of_another_python_or_place(house):
+    root, commands = house
+    setup_venv.main([])
+    with (root / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    commands.clear()
+    setup_venv.main([])
+    assert commands[0] == ["-m", "venv"] and len(commands) == 4
+    stamp = root / ".venv/art_nb.json"
+    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "python": "3.10.1"}))
+    commands.clear()
+    setup_venv.main([])
+    assert commands[0] == ["-m", "venv", "--clear"]
+
+
+def test_an_interrupted_setup_counts_as_stale(house, monkeypatch):
+    root, commands = house
+
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    setup_venv.main([])
+    (root / "pyproject.toml").open("a").write("# changed\n")
+    monkeypatch.setattr(setup_venv, "pip", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        setup_venv.main([])
+    assert not (root / ".venv/art_nb.json").exists()
+
+
+def test_here_keeps_torch_and_jupyter(house, monkeypatch):
+    """On Colab both are there already, and replacing them breaks what was built for them."""
+    _, commands = house
+    setup_venv.main(["--here"])
+    names = [setup_venv.name_of(argument) for argument in commands[0]]
+    assert "trl" in names and "anywidget" in names and not {"jupyterlab", "ipywidgets"} & set(names)
+    assert commands[0][-1].startswith("torch==2.13.0")
+    assert commands[1][0] == "--no-deps"
+
+
+def test_a_failing_pip_shows_its_last_lines(tmp_path):
+    with pytest.raises(SystemExit, match="(?s)no-such-option.*Installing it failed"):
+        setup_venv.pip(sys.executable, "it", ["--no-such-option"], tmp_path / "setup.log")
+
+
+def test_setup_knows_only_the_standard_library():
+    tree = ast.parse((ROOT / "art_nb/setup_venv.py").read_text())
+    assert {name.split(".")[0] for name in imported(tree)} <= sys.stdlib_module_names
+
+
+def test_conda_installs_what_pyproject_says():
+    text = (ROOT / "environment.yml").read_text()
+    python, _, pip = yaml.safe_load(text)["dependencies"]
+    assert python == "python=3.11" and PROJECT["requires-python"].startswith(">=3.11")
+    assert pip["pip"] == [f"--extra-index-url {CPU_INDEX}", PROJECT["dependencies"][0], "-e .[dev]"]
+    gpu = re.findall(r"^ +# - (.+)$", text, re.MULTILINE)
+    assert gpu == [PROJECT["dependencies"][0], "-e .[dev,unsloth]"]
+
+
+def test_colab_cell_holds_the_one_address_and_does_nothing_here():
+    cell = setup_cell.setup_cell()
+    assert f'"{PROJECT["urls"]["Repository"]}"' in cell
+    subprocess.run([sys.executable, "-W", "error", "-c", cell], check=True, env={"PATH": ""})
+
+
+def test_a_lesson_in_the_place_of_the_setup_cell_is_not_overwritten(tmp_path, monkeypatch):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text())
+    monkeypatch.setattr(setup_cell, "ROOT", tmp_path)
+    path = tmp_path / "notebooks/00.ipynb"
+    for source, written in (([], [path]), (setup_cell.setup_cell(), [])):
+        path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": source}]}))
+        assert setup_cell.write_setup_cells() == written
+    path.write_text(json.dumps({"cells": [{"cell_type": "code", "source": "x = 1"}]}))
+    with pytest.raises(ValueError, match="00.ipynb"):
+        setup_cell.write_setup_cells()
+
+
+def test_readme_ci_and_makefile_speak_of_the_same_commands():
+    makefile = (ROOT / "Makefile").read_text()
+    readme = (ROOT / "README.md").read_text()
+    assert "make test" in (ROOT / ".ci/run").read_text() and (ROOT / ".ci/run").stat().st_mode & 0o111
+    for target in ("demo", "test", "lab"):
+        assert f"\n{target}: setup" in makefile and f"make {target}" in readme
+
+
+def test_importing_the_package_is_light():
+    """Under 0.5 s (the best of three), because nothing heavy comes along."""
+    code = (
+        "import sys, time; start = time.perf_counter(); import art_nb; print(time.perf_counter() - start,"
+        "*{'torch', 'transformers', 'trl', 'pandas', 'matplotlib', 'IPython', 'openai'} & set(sys.modules))"
+    )
+    runs = [subprocess.check_output([sys.executable, "-c", code], text=True).split() for _ in range(3)]
+    assert [heavy for _, *heavy in runs] == [[], [], []]
+    assert min(float(seconds) for seconds, *_ in runs) < 0.5
+
+
+def imported(tree: ast.Module, package: str = "art_nb") -> set[str]:
+    """The absolute names of all modules that a module of `package` imports when it runs, at any depth."""
+    found = set()
+    ifs = [node for node in tree.body if isinstance(node, ast.If)]
+    typing = {inner for node in ifs if "TYPE_CHECKING" in ast.dump(node.test) for inner in ast.walk(node)}
+    for node in set(ast.walk(tree)) - typing:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: 1 - node.level or None] if node.level else []
+            start = ".".join(filter(None, (*parents, node.module)))
+            found |= {start, *(f"{start}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def test_imports_point_down_the_list_of_layers():
+    for path in sorted((ROOT / "art_nb").rglob("*.py")):
+        inside = path.relative_to(ROOT / "art_nb").with_suffix("").parts
+        if inside[0] not in LAYERS:
+            continue
+        package = ".".join(("art_nb", *inside[:-1]))
+        names = [name.split(".") for name in imported(ast.parse(path.read_text()), package)]
+        ours = {name[1] for name in names if name[0] == "art_nb" and len(name) > 1}
+        above = ours & set(LAYERS[: LAYERS.index(inside[0])])
+        assert not above, f"{'/'.join(inside)} imports {above}, which stand above it in LAYERS"
+
+
+def test_usage_names_every_command():
+    run = subprocess.run([sys.executable, "-m", "art_nb"], capture_output=True, text=True)
+    assert run.returncode == 2 and "doctor" in run.stderr and "demo" in run.stderr
