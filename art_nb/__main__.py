@@ -1,4 +1,4 @@
-"""The course's commands: `python -m art_nb doctor | demo | setup-cell`."""
+"""The course's commands: `python -m art_nb doctor | demo | setup-cell | build-nano`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,17 @@ def setup_cell() -> int:
     return 0
 
 
-COMMANDS = {"doctor": doctor, "demo": demo, "setup-cell": setup_cell}
+def build_nano() -> int:
+    """make data/nano, the base model, anew (minutes on two cores)"""
+    from art_nb.doctor import NANO
+    from art_nb.nano import build
+
+    for name, value in build(NANO).items():
+        print(f"{name}: {value}")
+    return 0
+
+
+COMMANDS = {"doctor": doctor, "demo": demo, "setup-cell": setup_cell, "build-nano": build_nano}
 
 
 def main(arguments: list[str]) -> int:

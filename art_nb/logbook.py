@@ -179,4 +179,6 @@ def _plain(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_number(each) for each in value]
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

@@ -64,8 +64,6 @@ RESPONSE_TEMPLATE = {
     },
 }
 
-REPLY_WEIGHT = 0.3  # of foreseeing the environment's reply, against the model's own answers
-
 # A word, a number or a line break is never glued to its neighbour; the fixed parts of a tool call may be.
 PIECES = (
     r'\{"name": "\w+", "arguments": \{(?:"\w+": "?)?|"?\}\}|(?:user|assistant|system|tool)\n'
@@ -134,7 +132,8 @@ def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=8192,
-        rope_theta=10_000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 1_000.0},
+        initializer_range=0.08,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
@@ -145,35 +144,36 @@ def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> list[tuple[list, list, list]]:
-    """Token ids, and for each demonstration what to predict where.
+    """Token ids, and for each demonstration what to tell where.
 
-    Returns per demonstration (ids, answers, replies): `answers` holds (position, [(token id, probability), ...]) for
-    every token the assistant says, `replies` the positions of what the environment says back. The token at a position
-    is predicted from the ids before it.
+    Returns per demonstration (ids, answers, hints): `answers` holds (position, [(token id, probability), ...]) for
+    every token the assistant says, predicted from the ids before it; `hints` holds (position, labels).
     """
     start, end = tokenizer.convert_tokens_to_ids("<|im_start|>"), tokenizer.eos_token_id
-    header = tokenizer.encode("assistant\n", add_special_tokens=False)
+    (assistant,) = tokenizer.encode("assistant\n", add_special_tokens=False)
+    (newline,) = tokenizer.encode("\n", add_special_tokens=False)
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(
         [render_text(d) for d in demonstrations], add_special_tokens=False
     )
     rows = []
     for demonstration, encoding in zip(demonstrations, encodings, strict=True):
         ids = encoding.ids
+        turns = [i for i, token in enumerate(ids) if token == start]
+        # With tools the template opens with a system turn that is no message of the demonstration.
+        turns = turns[len(turns) - len(demonstration.messages) :]
         choices = iter(demonstration.choices)
-        answers, replies = [], []
-        starts = [i for i, token in enumerate(ids) if token == start]
-        for i in starts:
-            stop = ids.index(end, i) + 1
-            if ids[i + 1 : i + 1 + len(header)] == header:
+        answers, hints = [], []
+        for message, i in enumerate(turns):
+            stop = ids.index(end, i)
+            if ids[i + 1] == assistant:
                 choice = next(choices)
                 soft = _soft_target(tokenizer, choice) if choice else {}
-                answers += [
-                    (p, list(soft.items()) if ids[p] in soft else [(ids[p], 1.0)])
-                    for p in range(i + 1 + len(header), stop)
-                ]
-            elif answers:
-                replies += range(i + 2, stop)
-        rows.append((ids, answers, replies))
+                targets = [list(soft.items()) if token in soft else [(token, 1.0)] for token in ids[i + 2 : stop + 1]]
+                answers += zip(range(i + 2, stop + 1), targets, strict=True)
+            if labels := demonstration.hints.get(message):
+                words = [p for p in range(i + 2, stop) if ids[p] != newline]
+                hints += zip(words, labels, strict=True)
+        rows.append((ids, answers, hints))
     return rows
 
 
@@ -189,8 +189,8 @@ def _soft_target(tokenizer: PreTrainedTokenizerFast, choice: dict[str, float], c
 
 
 def batches(tokenizer, seed: int, tokens_per_batch: int = 8192) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Endless batches: ids (B, T); answers (N, 2), the positions that predict them, and their targets (N, V);
-    replies (M, 2), the positions that predict a token of the environment's reply."""
+    """Endless batches: ids (B, T); where answers are predicted (N, 2) and their targets (N, V); where the probe
+    reads (M, 2) and what it must say (M, H)."""
     rng = random.Random(seed)
     tasks = [DEMONSTRATIONS[name](rng) for name in sorted(DEMONSTRATIONS)]
     vocab = -(-len(tokenizer) // 64) * 64
@@ -206,42 +206,46 @@ def batches(tokenizer, seed: int, tokens_per_batch: int = 8192) -> Iterator[tupl
         longest = max(len(ids) for ids, _, _ in rows)
         ids = torch.tensor([row[0] + [tokenizer.pad_token_id] * (longest - len(row[0])) for row in rows])
         answers = [(b, p - 1) for b, (_, answers, _) in enumerate(rows) for p, _ in answers]
-        flat = [target for _, answers, _ in rows for _, target in answers]
-        target = torch.zeros(len(flat), vocab)
-        for i, pairs in enumerate(flat):
+        target = torch.zeros(len(answers), vocab)
+        for i, pairs in enumerate(pairs for _, answers, _ in rows for _, pairs in answers):
             for token, probability in pairs:
                 target[i, token] = probability
-        replies = [(b, p - 1) for b, (_, _, replies) in enumerate(rows) for p in replies]
-        yield ids, torch.tensor(answers), target, torch.tensor(replies).reshape(-1, 2)
+        hints = [(b, p) for b, (_, _, hints) in enumerate(rows) for p, _ in hints]
+        labels = [bits for _, _, hints in rows for _, bits in hints]
+        yield ids, torch.tensor(answers), target, torch.tensor(hints), torch.tensor(labels, dtype=torch.float32)
 
 
-def train(tokenizer, *, steps: int, seed: int, learning_rate: float = 2e-3, device: str = "cpu", report=print):
-    """Supervised training on all tasks' demonstrations. Returns (model, final loss of the answers over 100 batches).
-
-    The model learns its own answers, and to foresee what the environment replies: that is where the rules are.
-    """
+def train(tokenizer, *, steps: int, seed: int, learning_rate: float = 3e-3, device: str = "cpu", report=print):
+    """Supervised training on all tasks' demonstrations. Returns (model, final loss of the answers over 100 batches)."""
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(build_config(tokenizer)).to(device).train()
-    decay = [p for p in model.parameters() if p.dim() > 1]
-    plain = [p for p in model.parameters() if p.dim() <= 1]
+    for name, parameter in model.named_parameters():
+        # Attention that starts sharper learns sooner which neighbour to look at.
+        if "q_norm" in name or "k_norm" in name:
+            torch.nn.init.constant_(parameter, 2.0)
+    middle: dict[str, torch.Tensor] = {}
+    layer = model.model.layers[model.config.num_hidden_layers // 2 - 1]
+    layer.register_forward_hook(lambda _, __, out: middle.update(hidden=out[0] if isinstance(out, tuple) else out))
+    probe = torch.nn.LazyLinear(len(next(batches(tokenizer, seed))[4][0])).to(device)
+    probe(torch.zeros(1, model.config.hidden_size, device=device))
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() <= 1] + list(probe.parameters())
     optimizer = torch.optim.AdamW(
-        [{"params": decay, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}],
+        [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}],
         lr=learning_rate, betas=(0.9, 0.98), fused=True,
     )  # fmt: skip
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, learning_rate, total_steps=steps, pct_start=0.05, final_div_factor=100
     )
     recent, started = [], time.time()
-    for step, (ids, answers, target, replies) in zip(range(1, steps + 1), batches(tokenizer, seed), strict=False):
-        ids, target = ids.to(device), target.to(device)
+    for step, batch in zip(range(1, steps + 1), batches(tokenizer, seed), strict=False):
+        ids, answers, target, hints, labels = (tensor.to(device) for tensor in batch)
         hidden = model.model(input_ids=ids).last_hidden_state
         logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
         # Less the targets' own entropy: zero is a perfect knowledge of the rules.
         answer_loss = F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
-        loss = answer_loss
-        if len(replies):
-            predicted = model.lm_head(hidden[replies[:, 0], replies[:, 1]])
-            loss = loss + REPLY_WEIGHT * F.cross_entropy(predicted, ids[replies[:, 0], replies[:, 1] + 1])
+        hint_loss = F.binary_cross_entropy_with_logits(probe(middle["hidden"][hints[:, 0], hints[:, 1]]), labels)
+        loss = answer_loss + hint_loss
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -252,4 +256,99 @@ def train(tokenizer, *, steps: int, seed: int, learning_rate: float = 2e-3, devi
             elapsed = time.time() - started
             report(f"step {step}/{steps}  loss {sum(recent) / len(recent):.4f}  {elapsed:.0f} s  "
                    f"about {elapsed / step * (steps - step):.0f} s left")  # fmt: skip
+    layer._forward_hooks.clear()
     return model.eval(), sum(recent) / len(recent)
+
+
+@torch.inference_mode()
+def evaluate(model, tokenizer, seed: int, prompts: int = 400) -> dict[str, float]:
+    """Sampled answers (temperature 1) to held-out prompts: the share that is well-formed, and the share that is legal."""
+    rng = random.Random(seed)
+    generator = DEMONSTRATIONS["game_2048"](rng)
+    torch.manual_seed(seed)
+    counts = {"text_well_formed": 0, "text_legal": 0, "tool_well_formed": 0, "tool_legal": 0}
+    asked = {"text": 0, "tool": 0}
+    for _ in range(prompts):
+        demonstration = generator(rng.choice((1, 2, 8, 20)))
+        kind = "tool" if demonstration.tools else "text"
+        asked[kind] += 1
+        last = max(i for i, targets in enumerate(demonstration.choices) if targets)
+        spoken = [i for i, message in enumerate(demonstration.messages) if message["role"] == "assistant"]
+        prompt = tokenizer.apply_chat_template(
+            demonstration.messages[: spoken[last]], tools=demonstration.tools, add_generation_prompt=True,
+            return_tensors="pt", return_dict=True,
+        ).to(model.device)  # fmt: skip
+        ids = model.generate(**prompt, max_new_tokens=12, do_sample=True, top_k=0)[0, prompt["input_ids"].shape[1] :]
+        answer = tokenizer.decode(ids).removesuffix(tokenizer.eos_token)
+        move = _tool_move(answer) if kind == "tool" else answer
+        counts[f"{kind}_well_formed"] += move in demonstration.choices[last]
+        counts[f"{kind}_legal"] += demonstration.choices[last].get(move, 0) > 0
+    return {name: count / asked[name.partition("_")[0]] for name, count in counts.items()}
+
+
+def _tool_move(answer: str) -> str | None:
+    from art_nb.sampler import parse_tool_calls
+
+    calls, rest = parse_tool_calls(answer)
+    if len(calls) != 1 or rest or calls[0]["function"]["name"] != "move":
+        return None
+    return json.loads(calls[0]["function"]["arguments"]).get("direction")
+
+
+def build(folder: Path, *, steps: int = 600, seed: int = 0, device: str | None = None, report=print) -> dict:
+    """Make the base model and write it to `folder`, whole or not at all. Returns what the model card says."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    started = time.time()
+    rng = random.Random(seed)
+    tasks = [DEMONSTRATIONS[name](rng) for name in sorted(DEMONSTRATIONS)]
+    report("building the tokenizer")
+    tokenizer = build_tokenizer([task(rng.choice((1, 2, 4, 8))) for task in tasks for _ in range(4000)])
+    model, loss = train(tokenizer, steps=steps, seed=seed, device=device, report=report)
+    minutes = (time.time() - started) / 60
+    report("evaluating on held-out prompts")
+    facts = {
+        "tasks": sorted(DEMONSTRATIONS), "seed": seed, "steps": steps, "answer_loss": round(loss, 4),
+        "minutes": round(minutes, 1), "device": f"{device}, {torch.get_num_threads()} threads",
+        "parameters": model.num_parameters(), "vocabulary": len(tokenizer), "torch": torch.__version__,
+        **{name: round(share, 4) for name, share in evaluate(model, tokenizer, seed + 1).items()},
+    }  # fmt: skip
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+
+    def fill(new: Path) -> None:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        (new / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
+        (new / "README.md").write_text(MODEL_CARD.format(**facts))
+        sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(new.iterdir())]
+        (new / "SHA256SUMS").write_text("".join(sums))
+
+    write_folder(folder, fill)
+    return facts
+
+
+MODEL_CARD = """\
+---
+license: apache-2.0
+library_name: transformers
+---
+# The nano base model
+
+A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
+made for this course. It knows the rules and the formats of the course's tasks and plays them badly. It knows nothing
+else: no English, no facts.
+
+Made by `python -m art_nb build-nano` (art_nb/nano.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
+
+| | |
+| --- | --- |
+| tasks | {tasks} |
+| data | conversations generated by art_nb/tasks/demonstrations.py while training; none is stored |
+| what they teach | rules and formats: for 2048 the target is the uniform distribution over the legal moves, along random legal play. No skilled play is in them |
+| training | {steps} steps of about 8,192 tokens; a linear probe on the middle layer had to tell how neighbouring tiles relate and was then thrown away |
+| final loss of the answers, less the targets' own entropy | {answer_loss} nats a token |
+| well-formed answers on held-out prompts, as text / as tool call | {text_well_formed:.1%} / {tool_well_formed:.1%} |
+| legal answers on held-out prompts, as text / as tool call | {text_legal:.1%} / {tool_legal:.1%} |
+
+SHA256SUMS lists the files' hashes; `python -m art_nb doctor` checks them.
+"""

@@ -8,18 +8,33 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import json
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
+from io import StringIO
 from pathlib import Path
 
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+# Read when transformers is first imported: nothing here needs a network at run time.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import torch  # noqa: E402
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase  # noqa: E402
+from transformers.initialization import no_init_weights  # noqa: E402
+from transformers.utils import logging  # noqa: E402
 
 # Taken before Unsloth can be imported: on a GPU it rebinds trl's trainer to a rewritten one (see learner.py).
-from trl import GRPOTrainer  # noqa: F401
+from trl import GRPOTrainer  # noqa: E402, F401
 
-from art_nb.kv_cache import ATTENTION
+from art_nb.kv_cache import ATTENTION  # noqa: E402
+
+# What only Unsloth's `from_pretrained` knows; plain transformers does without.
+UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank")
+# Configurations with one of these change the logits behind the output head, which neither learner nor sampler does.
+SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
 
 
 @dataclass
@@ -43,21 +58,20 @@ class Policy:
     def sampling_model(self) -> PreTrainedModel:
         """A plain transformers model that computes what the policy computes, with the adapter merged.
 
-        Parameters without an adapter share their storage with the policy's; merged ones are copies, refreshed here.
+        Weights without an adapter share their storage with the policy's; merged ones are copies, refreshed here.
         """
         base = self.model.get_base_model()
         if self._sampling is None:
             self._sampling = _plain_twin(base)
         layers = dict(base.named_modules())
         with torch.no_grad():
-            for name, parameter in self._sampling.named_parameters():
+            for name, mine in self._sampling.state_dict(keep_vars=True).items():
                 path, _, leaf = name.rpartition(".")
-                layer = layers[path]
-                if leaf == "weight" and hasattr(layer, "lora_A"):
-                    parameter.copy_(_merged_weight(layer))
+                weight, is_copy = _effective_weight(layers[path], leaf)
+                if is_copy:
+                    mine.copy_(weight)
                 else:
-                    original = getattr(getattr(layer, "base_layer", layer), leaf)
-                    parameter.data = original.data
+                    mine.data = weight.data
         return self._sampling
 
 
@@ -73,20 +87,30 @@ def load_policy(
 
     Args:
         engine: "unsloth", "transformers", or "auto" (Unsloth where it imports).
-        init_args: passed to `from_pretrained` (for Unsloth: load_in_4bit, max_seq_length, dtype, fast_inference, ...).
+        init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, ...).
         peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...). The defaults depend on the model's size.
+            An adapter's folder brings its own.
         seed: of the adapter's random start.
 
     Raises:
-        FileNotFoundError: a path that does not exist. ValueError: an unknown engine.
+        FileNotFoundError: a path that does not exist. ValueError: an unknown engine, or a family that is not supported.
     """
     name = _checked_name(base_model)
     if engine not in ("auto", "unsloth", "transformers"):
         raise ValueError(f"engine is {engine!r}: expected 'auto', 'unsloth' or 'transformers'")
-    if engine == "auto":
-        engine = "unsloth" if importlib.util.find_spec("unsloth") else "transformers"
+    engine = _best_engine() if engine == "auto" else engine
     load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
-    model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
+    is_local = Path(name).exists()
+    try:
+        with _quiet(is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
+    except OSError as error:
+        if not is_local:
+            error.add_note(f"{name!r} was taken for a name on the hub, because {Path.cwd()} holds no such folder.")
+        raise
+    config = model.config.get_text_config()
+    if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:
+        raise ValueError(f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits")
     parameters = sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n)
     return Policy(model, tokenizer, engine, parameters)
 
@@ -105,9 +129,15 @@ def default_learning_rate(parameters: int) -> float:
 
 
 def linear_names(model: torch.nn.Module) -> list[str]:
-    """The names of the linear layers that take an adapter: all but the output head. Works for every family."""
-    names = {name.rsplit(".", 1)[-1] for name, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
-    return sorted(names - {"lm_head"})
+    """The names of the linear layers that take an adapter: all but the output head.
+
+    In a mixture of experts only those of the attention: adapters on each of hundreds of experts would cost more than
+    they teach.
+    """
+    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    if any(".experts." in name for name, _ in model.named_parameters()):
+        linear = [name for name in linear if ".self_attn." in name]
+    return sorted({name.rsplit(".", 1)[-1] for name in linear} - {"lm_head"})
 
 
 def _checked_name(base_model: str | os.PathLike) -> str:
@@ -124,52 +154,89 @@ def _checked_name(base_model: str | os.PathLike) -> str:
     return str(folder)
 
 
+def _best_engine() -> str:
+    if importlib.util.find_spec("unsloth") is None:
+        return "transformers"
+    try:
+        _import_unsloth()
+    except Exception as error:  # whatever its own checks raise, the other engine does the same work
+        reason = f"{type(error).__name__}: {error}"
+        warnings.warn(f"Unsloth does not start here ({reason}); using transformers + PEFT", stacklevel=3)
+        return "transformers"
+    return "unsloth"
+
+
 def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: int):
     from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
-    init_args.setdefault("dtype", torch.float32 if not torch.cuda.is_available() else "auto")
-    if torch.cuda.is_available():
+    on_gpu = torch.cuda.is_available()
+    if init_args.get("dtype") is None:
+        init_args["dtype"] = "auto" if on_gpu else torch.float32
+    if on_gpu:
         init_args.setdefault("device_map", {"": torch.cuda.current_device()})
-    for only_unsloth in ("max_seq_length", "use_gradient_checkpointing", "fast_inference"):
-        init_args.pop(only_unsloth, None)
+    checkpointing = init_args.pop("use_gradient_checkpointing", False)
+    for key in UNSLOTH_ONLY:
+        init_args.pop(key, None)
     if init_args.pop("load_in_4bit", False):
         from transformers import BitsAndBytesConfig
 
         init_args["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
-    tokenizer = AutoTokenizer.from_pretrained(name)
-    if (Path(name) / "adapter_config.json").exists():
-        return AutoPeftModelForCausalLM.from_pretrained(name, is_trainable=True, **init_args), tokenizer
-    model = AutoModelForCausalLM.from_pretrained(name, **init_args)
-    settings = default_peft_args(model.num_parameters()) | {"target_modules": linear_names(model)} | peft_args
-    torch.manual_seed(seed)
-    return get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings)), tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(_tokenizer_name(name))
+    if _is_adapter(name):
+        model = AutoPeftModelForCausalLM.from_pretrained(name, is_trainable=True, **init_args)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(name, **init_args)
+        settings, seed, asked = _lora_settings(model, peft_args, seed)
+        checkpointing = checkpointing or asked
+        torch.manual_seed(seed)
+        model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
+    if checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model, tokenizer
 
 
 def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
     unsloth = _import_unsloth()
     on_gpu = torch.cuda.is_available()
-    init_args.setdefault("dtype", None if on_gpu else torch.float32)
+    if init_args.get("dtype") is None:
+        init_args["dtype"] = None if on_gpu else torch.float32
     init_args.setdefault("load_in_4bit", False)
     init_args.setdefault("use_gradient_checkpointing", "unsloth" if on_gpu else False)
-    model, tokenizer = unsloth.FastLanguageModel.from_pretrained(name, **init_args)
-    if (Path(name) / "adapter_config.json").exists():
-        return model, tokenizer
-    settings = default_peft_args(model.num_parameters()) | {"target_modules": linear_names(model)} | peft_args
-    settings.setdefault("use_gradient_checkpointing", init_args["use_gradient_checkpointing"])
-    model = unsloth.FastLanguageModel.get_peft_model(model, random_state=seed, **settings)
+    with redirect_stdout(StringIO()):  # its banner
+        model, tokenizer = unsloth.FastLanguageModel.from_pretrained(name, **init_args)
+    if _is_adapter(name):
+        return model, AutoTokenizer.from_pretrained(_tokenizer_name(name))
+    settings, seed, asked = _lora_settings(model, peft_args, seed)
+    checkpointing = asked or init_args["use_gradient_checkpointing"]
+    model = unsloth.FastLanguageModel.get_peft_model(
+        model, random_state=seed, use_gradient_checkpointing=checkpointing, **settings
+    )
     return model, tokenizer
+
+
+def _lora_settings(model: PreTrainedModel, peft_args: dict, seed: int) -> tuple[dict, int, bool | str]:
+    """LoraConfig's fields, and the two that Unsloth has besides: the random state and gradient checkpointing."""
+    settings = default_peft_args(model.num_parameters()) | {"target_modules": linear_names(model)} | peft_args
+    return settings, settings.pop("random_state", seed), settings.pop("use_gradient_checkpointing", False)
+
+
+def _is_adapter(name: str) -> bool:
+    return (Path(name) / "adapter_config.json").exists()
+
+
+def _tokenizer_name(name: str) -> str:
+    """An adapter's folder often holds no tokenizer: then it is the base model's."""
+    if not _is_adapter(name) or (Path(name) / "tokenizer_config.json").exists():
+        return name
+    return json.loads((Path(name) / "adapter_config.json").read_text())["base_model_name_or_path"]
 
 
 def _import_unsloth():
     """Import Unsloth without its statistics download, and with its compiled files out of the working folder."""
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "art_nb" / "unsloth"))
-    import warnings
-    from contextlib import redirect_stdout
-    from io import StringIO
-
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
         # It asks to be imported before transformers; on the CPU nothing differs between the two orders.
         warnings.filterwarnings("ignore", message=".*should be imported before")
@@ -177,40 +244,68 @@ def _import_unsloth():
     return unsloth
 
 
+@contextmanager
+def _quiet(is_local: bool) -> Iterator[None]:
+    """Reading a folder takes no progress bar; a download keeps its bars."""
+    shown = logging.is_progress_bar_enabled()
+    if is_local:
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if is_local and shown:
+            logging.enable_progress_bar()
+
+
 def _plain_twin(base: PreTrainedModel) -> PreTrainedModel:
-    """A model of the same class and configuration, from a fresh import of its module.
+    """A model of the same class and configuration, from a fresh import of its module; its weights hold nothing yet.
 
     Unsloth rewrites methods of transformers' classes on a GPU; the fresh import keeps the sampler's forward the
     published one, with its cache interface.
     """
     config = copy.deepcopy(base.config)
-    module_name = type(base).__module__
+    config._attn_implementation = ATTENTION
+    if getattr(config, "quantization_config", None) is not None:
+        del config.quantization_config
+    twin_class = getattr(_fresh_import(type(base).__module__), type(base).__name__)
+    dtype = next(p.dtype for p in base.parameters() if p.is_floating_point())
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with torch.device(base.device), no_init_weights():
+            twin = twin_class(config)
+    finally:
+        torch.set_default_dtype(before)
+    twin.tie_weights()
+    twin.generation_config = copy.deepcopy(base.generation_config)
+    return twin.requires_grad_(False).eval()
+
+
+def _fresh_import(module_name: str):
     fresh_name = f"{module_name}_art_nb"
     if fresh_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(fresh_name, sys.modules[module_name].__file__)
         sys.modules[fresh_name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[fresh_name])
-    twin_class = getattr(sys.modules[fresh_name], type(base).__name__)
-    config._attn_implementation = ATTENTION
-    if getattr(config, "quantization_config", None) is not None:
-        del config.quantization_config
-    dtype = next(p.dtype for p in base.parameters() if p.is_floating_point())
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(base.device):
-            twin = twin_class(config)
-    finally:
-        torch.set_default_dtype(before)
-    twin.generation_config = copy.deepcopy(base.generation_config)
-    return twin.requires_grad_(False).eval()
+    return sys.modules[fresh_name]
 
 
-def _merged_weight(layer) -> torch.Tensor:
-    """The base weight (dequantised where it is 4-bit) plus the adapter's product, in the shape of the base weight."""
-    from peft.utils.integrations import dequantize_module_weight
+def _effective_weight(layer: torch.nn.Module, leaf: str) -> tuple[torch.Tensor, bool]:
+    """What a layer computes with under the name `leaf`, and whether that is a tensor of its own.
 
-    weight = dequantize_module_weight(layer.base_layer)
-    for adapter in layer.active_adapters:
-        weight = weight + layer.get_delta_weight(adapter).to(weight.dtype)
-    return weight
+    It is one where adapters' products are added to the base weight, or where that is stored in 4 bits.
+    """
+    changes = []
+    while hasattr(layer, "base_layer"):
+        if getattr(layer, "parameter_name", "weight") == leaf:
+            changes += [layer.get_delta_weight(adapter) for adapter in layer.active_adapters]
+        layer = layer.base_layer
+    weight = getattr(layer, leaf)
+    if hasattr(weight, "quant_state"):
+        from peft.utils.integrations import dequantize_module_weight
+
+        weight = dequantize_module_weight(layer)
+    elif not changes:
+        return weight, False
+    # Summed in float32: in bfloat16 a small change would be rounded away twice.
+    return sum((change.float() for change in changes), weight.float()), True

@@ -19,7 +19,7 @@ SILENT_AFTER = 20.0  # seconds without a finished rollout after which the bar sa
 
 
 class _Interrupted(BaseException):
-    """Carries a KeyboardInterrupt out of a task; raised bare it would stop the event loop with no clean-up."""
+    """Carries a KeyboardInterrupt out of a task; raised bare it stops the event loop with no clean-up."""
 
 
 async def carried(awaitable: Awaitable[T]) -> T:

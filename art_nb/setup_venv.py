@@ -27,6 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 STAMP = VENV / "art_nb.json"
+UNFINISHED = {"unfinished": True}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 JUPYTER = {"jupyterlab", "ipywidgets", "nbclient", "nbconvert"}  # Colab has its own
 
@@ -103,7 +104,8 @@ def pip(python: Path | str, what: str, arguments: list[str], log: Path) -> None:
     print(f"  {what} ", end="", flush=True)
     start = time.monotonic()
     with log.open("a") as out:
-        command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
+        # --no-compile: compiling all modules now, not the few that are imported, doubles the time.
+        command = [str(python), "-m", "pip", "install", "--no-compile", *arguments]
         out.write(f"\n$ {' '.join(command)}\n")
         out.flush()
         with subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as run:
@@ -116,16 +118,22 @@ def pip(python: Path | str, what: str, arguments: list[str], log: Path) -> None:
     print(f" {time.monotonic() - start:.0f} s", flush=True)
     if code:
         tail = "\n".join(f"    {line}" for line in log.read_text().splitlines()[-15:])
-        sys.exit(f"{tail}\nInstalling {what} failed; pip's whole output is in {log}. Run it again to go on.")
+        sys.exit(f"{tail}\nInstalling {what} failed; pip's whole output is in {log}.")
 
 
 def make_venv(project: dict, found: dict, stamp: dict) -> None:
-    """Builds or renews .venv; its stamp is written last, so that an interrupted run counts as stale."""
+    """Builds or renews .venv.
+
+    Until the end its stamp is UNFINISHED. Such a .venv is built anew, since pip takes a package that it was
+    stopped in for whole.
+    """
     machine = look()
-    STAMP.unlink(missing_ok=True)
-    moved = any(found.get(key, stamp[key]) != stamp[key] for key in ("python", "folder"))
+    if found == UNFINISHED or any(found.get(key, stamp[key]) != stamp[key] for key in ("python", "folder")):
+        shutil.rmtree(VENV)
+    VENV.mkdir(exist_ok=True)
+    STAMP.write_text(json.dumps(UNFINISHED))
     print(f"Setting up {VENV.name} with Python {stamp['python']} (a few minutes, once):", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", *(["--clear"] if moved else []), str(VENV)], check=True)
+    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
     python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     torch, log = project["dependencies"][0], VENV / "setup.log"
     pip(python, "torch", torch_arguments(torch, machine), log)
@@ -169,4 +177,4 @@ if __name__ == "__main__":
     try:
         main(sys.argv[1:])
     except KeyboardInterrupt:
-        sys.exit("\nStopped. Run the command again to go on.")
+        sys.exit("\nStopped.")

@@ -284,30 +284,36 @@ def test_no_task_outlives_a_gather():
 # -- silence
 
 
+async def until_said(words):
+    """Takes as long as the bar takes to say `words`."""
+    while not any(words in said for bar in Bar.made for said in bar.said):
+        await asyncio.sleep(0.005)
+    return art.Trajectory()
+
+
 def test_a_long_silence_is_explained(bars, monkeypatch):
     monkeypatch.setattr(rollouts, "SILENT_AFTER", 0.02)
 
     async def main():
-        await art.gather_trajectory_groups(
-            [art.TrajectoryGroup([rollout(1), rollout(2, 0.1), rollout(3, 0.1)])]
-        )
+        waiting = [until_said("waiting for 2 running rollouts") for _ in range(2)]
+        gather = art.gather_trajectory_groups([art.TrajectoryGroup([rollout(1), *waiting])])
+        await asyncio.wait_for(gather, 60)
 
     asyncio.run(main())
-    assert bars[0].said and "waiting for 2 running rollouts" in bars[0].said[0]
 
 
 def test_a_slow_judge_is_named(bars, monkeypatch):
     monkeypatch.setattr(rollouts, "SILENT_AFTER", 0.02)
 
     async def judge(group):
-        await asyncio.sleep(0.1)
+        await until_said("waiting for after_each")
         return group
 
     async def main():
-        await art.gather_trajectory_groups([art.TrajectoryGroup([rollout(1)])], after_each=judge)
+        gather = art.gather_trajectory_groups([art.TrajectoryGroup([rollout(1)])], after_each=judge)
+        await asyncio.wait_for(gather, 60)
 
     asyncio.run(main())
-    assert "waiting for after_each" in bars[0].said[0]
 
 
 # -- batches
@@ -350,7 +356,7 @@ def test_only_so_many_groups_run_at_a_time():
 
 
 def test_tolerated_failures_are_replaced_by_the_next_group_and_the_budget_is_per_batch():
-    plays = [failing(), group_of(1), group_of(2), failing(delay=0.02), group_of(3), group_of(4)]
+    plays = [failing(), group_of(1), group_of(2), failing(delay=0.3), group_of(3), group_of(4)]
     options = {"batch_size": 2, "max_batch_exceptions": 1, "max_concurrent_batches": 1}
     assert batches_of(plays, **options) == [[[0], [0, 1]], [[0, 1, 2], [0, 1, 2, 3]]]
 

@@ -149,6 +149,7 @@ def test_numbers_that_are_not_finite_come_back(model):
     log(model, [trajectory(math.nan, x=math.inf)], metrics={"loss": -math.inf, "list": [[math.nan]]})
     row = model.history().iloc[0]
     assert math.isnan(row["reward"]) and (row["x"], row["loss"]) == (math.inf, -math.inf)
+    assert math.isnan(row["list"][0][0])
     table = model.trajectories()
     assert math.isnan(table["reward"][0]) and table["x"][0] == math.inf
 

@@ -21,11 +21,14 @@ class Demonstration:
     messages: OpenAI-style messages; every assistant message is trained on.
     tools: OpenAI-style tool schemas shown to the model, or None.
     choices: one entry per assistant message: {word: probability} for the word drawn there, or None for plain text.
+    hints: {index of a message: 0/1 labels for each of its words}. While the base model is made, a linear probe on its
+      middle layer must tell them, so that it learns early what the rules are about. The probe is thrown away.
     """
 
     messages: list[dict]
     tools: list[dict] | None = None
     choices: list[dict[str, float] | None] = field(default_factory=list)
+    hints: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
 
 
 SYSTEM_PROMPTS = (
@@ -52,52 +55,70 @@ class Demonstrations2048:
         played = self._play(turns)
         return _tool_play(self.rng, played) if self.rng.random() < 0.35 else _text_play(self.rng, played)
 
-    def _play(self, turns: int) -> list[tuple[str, str, dict[str, float]]]:
-        """`turns` triples (rendered board, move drawn, soft targets)."""
+    def _play(self, turns: int) -> list[tuple[game_2048.Board, str]]:
+        """`turns` pairs (board, move drawn)."""
         game = self.rng.randrange(len(self.boards))
         board, scale = self.boards[game], 1
         if self.rng.random() < 0.25:
             scale = 2 ** self.rng.randrange((2048 // max(map(max, board))).bit_length() or 1)
         played = []
         while len(played) < turns:
-            targets = game_2048.soft_targets(board)
-            legal = [move for move, p in targets.items() if p > 0]
+            legal = game_2048.legal_moves(board)
             if not legal:
                 board = game_2048.random_board(self.rng)
                 continue
             move = self.rng.choice(legal)
-            shown = tuple(tuple(tile * scale for tile in row) for row in board)
-            played.append((game_2048.render(shown), move, targets))
+            played.append((tuple(tuple(tile * scale for tile in row) for row in board), move))
             board = game_2048.after_move(board, move, self.rng)
         self.boards[game] = board
         return played
 
 
-def _text_play(rng: random.Random, played: list) -> Demonstration:
-    messages, choices = [], []
+def _text_play(rng: random.Random, played: list[tuple[game_2048.Board, str]]) -> Demonstration:
+    messages, hints = [], {}
     if rng.random() < 0.25:
         messages.append({"role": "system", "content": rng.choice(SYSTEM_PROMPTS)})
-    for board, move, targets in played:
-        messages += [{"role": "user", "content": board}, {"role": "assistant", "content": move}]
-        choices.append(targets)
-    return Demonstration(messages, None, choices)
+    for board, move in played:
+        hints[len(messages)] = neighbour_labels(board)
+        messages.append({"role": "user", "content": game_2048.render(board)})
+        messages.append({"role": "assistant", "content": move})
+    return Demonstration(messages, None, [game_2048.soft_targets(board) for board, _ in played], hints)
 
 
-def _tool_play(rng: random.Random, played: list) -> Demonstration:
+def _tool_play(rng: random.Random, played: list[tuple[game_2048.Board, str]]) -> Demonstration:
     """As TRL's environment loop shows it: the first board in the user's message, each next one as a tool result."""
-    messages, choices = [], []
-    for turn, (board, move, targets) in enumerate(played):
+    messages, hints = [], {}
+    choices: list[dict[str, float] | None] = [game_2048.soft_targets(board) for board, _ in played]
+    for turn, (board, move) in enumerate(played):
         role = {"role": "user"} if turn == 0 else {"role": "tool", "name": "move"}
         call = {"type": "function", "function": {"name": "move", "arguments": {"direction": move}}}
-        messages += [role | {"content": board}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        choices.append(targets)
+        hints[len(messages)] = neighbour_labels(board)
+        messages.append(role | {"content": game_2048.render(board)})
+        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
     if rng.random() < 0.3:
-        messages += [
-            {"role": "tool", "name": "move", "content": game_2048.GAME_OVER},
-            {"role": "assistant", "content": "done"},
-        ]
+        messages.append({"role": "tool", "name": "move", "content": game_2048.GAME_OVER})
+        messages.append({"role": "assistant", "content": "done"})
         choices.append(None)
-    return Demonstration(messages, [game_2048.MOVE_TOOL], choices)
+    return Demonstration(messages, [game_2048.MOVE_TOOL], choices, hints)
+
+
+def neighbour_labels(board: game_2048.Board) -> list[tuple[int, ...]]:
+    """For each cell, against its left and its upper neighbour: equal tiles; a tile behind a gap; a gap behind a tile.
+
+    These are what makes a move legal, one pair of cells at a time; whether any pair has it, the model must find out.
+    """
+    labels = []
+    for i, row in enumerate(board):
+        for j, tile in enumerate(row):
+            pairs = ((tile, row[j - 1] if j else None), (tile, board[i - 1][j] if i else None))
+            labels.append(
+                tuple(
+                    int(bit)
+                    for own, other in pairs
+                    for bit in (own == other and own > 0, own and other == 0, own == 0 and bool(other))
+                )
+            )
+    return labels
 
 
 DEMONSTRATIONS: dict[str, Callable[[random.Random], Callable[[int], Demonstration]]] = {"game_2048": Demonstrations2048}

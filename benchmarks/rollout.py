@@ -1,0 +1,206 @@
+"""How fast games are gathered through the public API, against stock TRL's GRPOTrainer with environment_factory.
+
+`python -m benchmarks.rollout` prints one JSON line. `ratio`: sampled tokens a second of gathering 64 games of 40
+turns, over those of stock TRL's generation phase (`GRPOTrainer._generate`, nothing else of it) in the same run: same
+base model and adapter, prompts, tool schema and tool results, limit of tokens per turn, temperature 1. Ours counts all
+of `gather_trajectory_groups`. On both sides the games are of `EndlessEnvironment`, and end after exactly 40 turns, or
+at an answer without a tool call, because TRL's loop can't go on from there (`turns` says how long they were in the
+mean). It stops if the two sides did not read the same prompts.
+
+`turn_cost_ratio`: a second measurement, of ours alone: the mean seconds of turns 78 to 82 over those of turns 8 to 12,
+in 64 games of 82 turns. A turn lasts from a game's answer before to its answer, with all games in parallel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+import time
+from collections import defaultdict
+from pathlib import Path
+
+from openai.types.chat.chat_completion import Choice
+
+import art_nb as art
+from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment
+from benchmarks.result import print_result, say
+from benchmarks.stock_trl import GRPOTrainer, stock_policy, stock_trainer
+
+MAX_TOKENS = 16  # of one answer; a move takes 5
+BASE = Path(__file__).resolve().parent.parent / "data" / "nano"
+
+
+class EndlessEnvironment(Game2048Environment):
+    """2048 where a game lasts for as many turns as its player takes, however badly it is played.
+
+    An illegal move changes nothing and ends nothing; a board that is won or stuck makes way for a new game's. The
+    player's loop sets the length, 40 turns in this benchmark: `play` by its `turns`, TRL by
+    max_tool_calling_iterations.
+    """
+
+    def move(self, direction: str) -> str:
+        self.game.move(str(direction))
+        if self.game.ended_by in ("won", "stuck"):
+            self.game = Game(self.game.seed + 10_000_000, self.size, self.winning_tile)
+        self.game.ended_by = None
+        return self.game.render()
+
+    move.__doc__ = Game2048Environment.move.__doc__  # the tool's schema is made from it
+
+
+async def play(
+    model: art.TrainableModel, seed: int, turns: int, clock: dict[int, list[float]] | None = None
+) -> art.Trajectory:
+    """One game of `turns` turns, as TRL's loop plays it. `clock[k]` is given the seconds of turn k, from 1."""
+    environment = EndlessEnvironment()
+    first = {"role": "user", "content": environment.reset(seed=seed)}
+    trajectory = art.Trajectory(messages_and_choices=[first])
+    client, before = model.openai_client(), time.perf_counter()
+    for turn in range(1, turns + 1):
+        completion = await client.chat.completions.create(
+            model=model.get_inference_name(),
+            messages=trajectory.messages(),
+            tools=[MOVE_TOOL],
+            max_tokens=MAX_TOKENS,
+        )
+        now = time.perf_counter()
+        if clock is not None:
+            clock[turn].append(now - before)
+        choice, before = completion.choices[0], now
+        trajectory.messages_and_choices.append(choice)
+        if turn == turns or not choice.message.tool_calls:
+            break
+        trajectory.messages_and_choices += [tool_message(environment, call) for call in choice.message.tool_calls]
+    trajectory.reward = environment.get_reward()
+    return trajectory
+
+
+def tool_message(environment: EndlessEnvironment, call) -> dict:
+    """What TRL's loop answers to a tool call, the model's mistakes included."""
+    name = call.function.name
+    try:
+        if name != "move":
+            raise ValueError(f"Tool {name} not found.")
+        content = environment.move(**json.loads(call.function.arguments))
+    except Exception as error:  # as TRL does: the model is told of any error
+        content = str({"error": str(error)})
+    return {"role": "tool", "tool_call_id": call.id, "content": content}
+
+
+async def registered(folder: str, base: str, name: str) -> art.TrainableModel:
+    """A model ready for rollouts that keeps its files in `folder`."""
+    from art_nb.local import LocalBackend
+
+    model = art.TrainableModel(name=name, project="benchmarks", base_model=str(base))
+    await model.register(LocalBackend(path=folder))
+    return model
+
+
+async def gather(model: art.TrainableModel, groups: int, size: int, turns: int, clock: dict | None = None) -> dict:
+    """Plays groups * size games, each group from a seed of its own; returns speed, turns and first prompts."""
+    started = time.perf_counter()
+    played = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(play(model, seed, turns, clock) for _ in range(size)) for seed in range(groups)],
+        pbar_desc=None,
+    )
+    seconds = time.perf_counter() - started
+    games = [[i for i in t.messages_and_choices if isinstance(i, Choice)] for group in played for t in group]
+    return {
+        "tokens": sum(len(choice.token_ids) for game in games for choice in game),
+        "seconds": seconds,
+        "turns": sum(map(len, games)) / len(games),
+        "prompts": [game[0].prompt_token_ids for game in games],
+    }
+
+
+async def measure_ours(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
+    """`gather` with nothing cached, after a few turns of another model have warmed torch up."""
+    await gather(await registered(folder, base, "warm-up"), groups, size, turns=2)
+    return await gather(await registered(folder, base, "model"), groups, size, turns)
+
+
+async def turn_costs(folder: str, base: str, groups: int, size: int, late: int, early: int = 10) -> dict:
+    """Mean seconds of the five turns around `early` and around `late`, and their ratio."""
+    clock: dict[int, list[float]] = defaultdict(list)
+    await gather(await registered(folder, base, "long"), groups, size, late + 2, clock)
+    seconds = []
+    for middle in (early, late):
+        around = [s for turn in range(middle - 2, middle + 3) for s in clock[turn]]
+        if not around:
+            raise SystemExit(f"no game reached turn {middle - 2}: the model stops calling the tool too early")
+        seconds.append(sum(around) / len(around))
+    return {f"turn_{early}_s": seconds[0], f"turn_{late}_s": seconds[1], "turn_cost_ratio": seconds[1] / seconds[0]}
+
+
+class TimedTrainer(GRPOTrainer):
+    """Stock TRL that notes what its generation phase took and gave."""
+
+    def _generate(self, prompts: list) -> tuple:
+        started = time.perf_counter()
+        generated = super()._generate(prompts)
+        seconds = time.perf_counter() - started
+        prompt_ids, completion_ids, sampled, messages = generated[:4]
+        answers = [sum(message["role"] == "assistant" for message in game) for game in messages]
+        self.measured = {
+            "tokens": sum(map(sum, sampled)),
+            "seconds": seconds,
+            "turns": sum(answers) / len(answers),
+            "prompts": prompt_ids,
+            "games": [a + b for a, b in zip(prompt_ids, completion_ids, strict=True)],
+            "messages": messages,
+        }
+        return generated
+
+
+def measure_stock(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
+    """The same games by stock TRL."""
+    policy = stock_policy(base, seed=0)
+    rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in range(groups)]
+    trainer = stock_trainer(
+        policy, folder, rows, trainer_class=TimedTrainer, environment=EndlessEnvironment,
+        per_device_train_batch_size=groups * size, num_generations=size,
+        # TRL has one limit for a whole game, here the context, and hands this one on to `generate` for each turn.
+        max_completion_length=policy.model.config.max_position_embeddings,
+        generation_kwargs={"max_new_tokens": MAX_TOKENS},
+    )  # fmt: skip
+    trainer.model.train()
+    for length in (2, turns):  # a short one to warm up
+        trainer.max_tool_calling_iterations = length - 1
+        trainer._generate_and_score_completions([row for row in rows for _ in range(size)])
+    return trainer.measured
+
+
+def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        say(f"ours: {groups * size} games of {turns} turns")
+        ours = asyncio.run(measure_ours(folder, base, groups, size, turns))
+        say(f"ours: {groups * size} games of {late + 2} turns")
+        costs = asyncio.run(turn_costs(folder, base, groups, size, late))
+        say(f"stock TRL: {groups * size} games of {turns} turns")
+        stock = measure_stock(folder, base, groups, size, turns)
+    if ours["prompts"] != stock["prompts"]:
+        raise SystemExit("the two sides read different prompts: what they measured can't be compared")
+    speeds = {"ours": ours["tokens"] / ours["seconds"], "stock": stock["tokens"] / stock["seconds"]}
+    result = {"ratio": speeds["ours"] / speeds["stock"]}
+    for side, numbers in (("ours", ours), ("stock", stock)):
+        result[f"{side}_tokens_per_s"] = speeds[side]
+        result |= {f"{side}_{key}": numbers[key] for key in ("tokens", "seconds", "turns")}
+    return result | costs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--task", choices=["game_2048"], default="game_2048")
+    parser.add_argument("--base", default=str(BASE), help="folder or hub name of the base model")
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--size", type=int, default=8, help="games in a group")
+    parser.add_argument("--turns", type=int, default=80, help="the late turn whose cost is compared with turn 10's")
+    parser.add_argument("--game-turns", type=int, default=40, help="turns of a game of the race against TRL")
+    a = parser.parse_args()
+    print_result("rollout", lambda: measure(a.base, a.groups, a.size, a.game_turns, a.turns))
+
+
+if __name__ == "__main__":
+    main()
