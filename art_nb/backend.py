@@ -2,15 +2,19 @@
 
 Files of a model lie under {path}/{project}/models/{name}/:
 
-    checkpoints/{step:04d}/    adapter, optimizer state, random state, the step's metrics; whole or not there at all
+    checkpoints/{step:04d}/    adapter, optimizer state, the step's metrics; whole or not there at all
     history.jsonl, trajectories/, state.json    see `logbook`
+
+Random states are not kept: whatever is drawn while sampling and training follows from the seed and the step.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from openai import AsyncOpenAI
 
 from . import checkpoints, logbook
+from .rollouts import Gathering, outermost
 from .trajectories import TrajectoryGroup
 from .types import LocalTrainResult, TrainConfig
 
@@ -32,16 +37,24 @@ if TYPE_CHECKING:
 
 @dataclass
 class Running:
-    """One registered model: its policy, what samples from it, what trains it, and how far it is."""
+    """One registered model: its policy, what samples from it, what trains it, and how far it is.
+
+    options: the GRPOConfig fields that `learner` was made with; trainer_args: those of the model itself.
+    stale: an update was broken off; the weights must be read back before they are used.
+    sampled: the sampler's tokens and seconds when the last step ended.
+    gathering: the one that asked last.
+    """
 
     policy: Policy
     sampler: Sampler
     learner: Learner
     folder: Path
-    step: int
-    grpo: dict[str, Any]
-    stale: bool = False  # an update was broken off: the weights must be read back before they are used
-    sampled: tuple[int, float] = (0, 0.0)  # the sampler's tokens and seconds when the last step ended
+    trainer_args: dict[str, Any]
+    options: dict[str, Any]
+    step: int = 0
+    stale: bool = True
+    sampled: tuple[int, float] = (0, 0.0)
+    gathering: Callable[[], Gathering | None] = lambda: None
 
 
 class LocalBackend:
@@ -53,7 +66,9 @@ class LocalBackend:
         engine: "auto" (Unsloth where it imports), "unsloth" or "transformers".
         seed: of the adapter's random start and of all sampling.
         slots: conversations decoded at once; more wait their turn.
-        progress: called with a short text whenever something long takes a step; None prints nothing.
+        progress: called with a short text whenever something long takes a step, to show what is waited for.
+
+    Raises: ValueError when `path` cannot be a folder.
     """
 
     def __init__(
@@ -67,6 +82,10 @@ class LocalBackend:
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.path = Path(path or ".art")
+        if files := [each for each in (self.path, *self.path.parents) if each.is_file()]:
+            raise ValueError(
+                f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or not"
+            )
         self.engine, self.seed, self.slots = engine, seed, slots
         self.progress = progress or (lambda text: None)
         self._running: dict[Path, Running] = {}
@@ -94,7 +113,7 @@ class LocalBackend:
     async def _prepare_backend_for_training(
         self, model: TrainableModel, config: dict[str, Any] | None = None
     ) -> tuple[str | None, str | None]:
-        """Load the model at its latest checkpoint. Returns (base url, api key): None, as no socket is open."""
+        """Load the model at its latest checkpoint. Returns base url and api key: None, no socket is open."""
         folder = self.output_dir(model)
         if folder not in self._running:
             self._running[folder] = self._load(model, folder)
@@ -102,59 +121,76 @@ class LocalBackend:
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
         """An OpenAI client that asks the model in this process."""
-        return InProcessClient(self._of(model), model.name)
+        self._of(model)
+        return InProcessClient(self, model)
 
     async def _get_step(self, model: TrainableModel) -> int:
         return self._of(model).step
 
     async def train(
-        self, model: TrainableModel, trajectory_groups: Iterable[TrajectoryGroup], *, config: TrainConfig | None = None,
-        _log: bool = False, **art_options: Any,
-    ) -> LocalTrainResult:  # fmt: skip
+        self,
+        model: TrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        *,
+        config: TrainConfig | None = None,
+        _log: bool = False,
+        **art_options: Any,
+    ) -> LocalTrainResult:
         """One training step on the groups, and a checkpoint.
 
         art_options: learning_rate=..., kl_penalty_coef=... and other options of ART's `backend.train`.
 
         Raises:
-            ValueError: the groups can't be trained on; it names the trajectory. FloatingPointError: the loss is not
-            finite. The model is unchanged in both cases.
+            ValueError: the groups can't be trained on; it names the trajectory.
+            FloatingPointError: the loss is not finite.
+            Model and files are unchanged in both cases.
         """
-        config = (config or TrainConfig()).with_art_options(art_options)
-        groups, running = list(trajectory_groups), self._of(model)
         from .sequences import build_sequences
 
+        config = (config or TrainConfig()).with_art_options(art_options)
+        groups, running = list(trajectory_groups), self._of(model)
         started = time.perf_counter()
         sequences, counts = build_sequences(groups, running.policy.tokenizer, config)
-        metrics: dict[str, Any] = counts | self._rollout_metrics(running)
+        row = logbook.summary(groups) | counts | self._rollout_metrics(running)
+        step = running.step + 1
+        running.stale = True  # until everything is saved
         if sequences:
-            running.stale = True  # until the new weights are saved
             self._use_options(running, config)
-            metrics |= running.learner.learn(sequences, config, lambda text: self.progress(f"training: {text}"))
+            row |= running.learner.learn(
+                sequences, config, lambda text: self.progress(f"training: {text}"), seed=self._seed_of(step)
+            )
         else:
             self.progress("nothing to learn: in every group all rewards are equal")
-        step = running.step + 1
-        metrics["train_s"] = time.perf_counter() - started
-        row = logbook.summary(groups) | metrics
-        if _log:
-            logbook.write_trajectories(running.folder, groups, "train", step)
-        started = time.perf_counter()
+        row["train_s"] = time.perf_counter() - started
+        where = self._keep(running, step, groups, row, _log)
+        self._refresh(running, step)
+        return LocalTrainResult(
+            step, {k: v for k, v in row.items() if isinstance(v, int | float)}, str(where)
+        )
+
+    def _keep(self, running: Running, step: int, groups: list[TrajectoryGroup], row: dict, log: bool) -> Path:
+        """Write trajectories, checkpoint, metrics. A kill in between: the step is done, or done again."""
         self.progress("saving the checkpoint")
-        where = running.folder / "checkpoints" / f"{step:04d}"
-        checkpoints.write_folder(where, lambda folder: _save(running, folder, step, row if _log else None))
-        row["save_s"] = metrics["save_s"] = time.perf_counter() - started
-        running.step, running.stale = step, False
-        if _log:
+        started = time.perf_counter()
+        if log:
+            logbook.write_trajectories(running.folder, groups, "train", step)
+        where = checkpoints.step_folder(running.folder / "checkpoints", step)
+        checkpoints.write_folder(where, lambda folder: _save(running, folder, step, row if log else None))
+        row["save_s"] = time.perf_counter() - started
+        if log:
             logbook.append_row(running.folder, "train", step, row)
-        self._refresh(running)
-        return LocalTrainResult(step, metrics, str(where))
+        return where
 
     async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
-        checkpoints.prune(self._of(model).folder / "checkpoints", set(steps_to_keep))
+        running = self._of(model)
+        checkpoints.prune(running.folder / "checkpoints", {*steps_to_keep, running.step})
 
     def _of(self, model: TrainableModel) -> Running:
         running = self._running.get(self.output_dir(model))
         if running is None:
-            raise ValueError(f"model {model.name!r} is not registered here: call `await model.register(backend)` first")
+            raise ValueError(
+                f"model {model.name!r} is not registered here: call `await model.register(backend)` first"
+            )
         if running.stale:
             self._restore(running)
         return running
@@ -170,45 +206,61 @@ class LocalBackend:
             model.base_model, engine=self.engine, seed=self.seed,
             init_args=internal.get("init_args"), peft_args=internal.get("peft_args"),
         )  # fmt: skip
-        grpo = dict(internal.get("trainer_args") or {})
-        learner = Learner(policy, grpo=grpo, output_dir=str(folder))
+        trainer_args = dict(internal.get("trainer_args") or {})
+        learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
         sampler = Sampler(policy.sampling_model(), policy.tokenizer, slots=self.slots, seed=self.seed)
-        running = Running(policy, sampler, learner, folder, 0, grpo)
+        running = Running(policy, sampler, learner, folder, trainer_args, trainer_args)
         self._restore(running)
         return running
 
     def _restore(self, running: Running) -> None:
-        """Go back to the latest checkpoint, or to the start where there is none."""
+        """Go back to the latest checkpoint; the start is one too."""
         root = running.folder / "checkpoints"
         step = checkpoints.latest(root)
         if step is None:
-            # The start is a checkpoint too, so that an update that was broken off has a place to return to.
-            checkpoints.write_folder(root / "0000", lambda folder: _save(running, folder, 0, None))
             step = 0
-        row = _read(running, root / f"{step:04d}")
-        running.step, running.stale = step, False
+            checkpoints.write_folder(
+                checkpoints.step_folder(root, 0), lambda folder: _save(running, folder, 0, None)
+            )
+        row = _read(running, checkpoints.step_folder(root, step))
         logged = [r["step"] for r in logbook.rows(running.folder) if r["split"] == "train"]
-        if row is not None and step not in logged:
+        if row is not None and step not in logged:  # killed between the checkpoint and its row
             logbook.append_row(running.folder, "train", step, row)
-        self._refresh(running)
+        self._refresh(running, step)
 
-    def _refresh(self, running: Running) -> None:
-        """Let the sampler see the policy's present weights."""
+    def _refresh(self, running: Running, step: int) -> None:
+        """Let the sampler see the policy's present weights, those of `step`."""
         running.policy.sampling_model()
         running.sampler.forget()
-        running.sampler.seed = (self.seed, running.step)
+        running.sampler.seed = (self.seed, step)
         running.sampled = (running.sampler.tokens_sampled, running.sampler.seconds)
+        running.step, running.stale = step, False
+
+    def _begin_gathering(self, running: Running) -> None:
+        """A gathering starts from nothing remembered: it gives the same whatever was sampled before it.
+
+        So a run that was interrupted, or that validates at other times, still trains on the same rollouts.
+        """
+        now, sampler = outermost(), running.sampler
+        if now is not None and now is not running.gathering():
+            running.gathering = weakref.ref(now)
+            if sampler.driver is None or sampler.driver.done():  # else two gatherings run side by side
+                sampler.forget()
+
+    def _seed_of(self, step: int) -> int:
+        return random.Random(f"{self.seed} {step}").getrandbits(63)
 
     def _use_options(self, running: Running, config: TrainConfig) -> None:
-        """A change of TRL's options takes a new trainer; the optimizer's state moves over."""
-        if config.grpo == running.grpo or not config.grpo:
+        """A change of TRL's options takes a new trainer; what the optimizer remembers moves over."""
+        wanted = {**running.trainer_args, **config.grpo}
+        if wanted == running.options:
             return
         from .learner import Learner
 
-        state = running.learner.optimizer.state_dict()
-        running.grpo = {**running.grpo, **config.grpo}
-        running.learner = Learner(running.policy, grpo=running.grpo, output_dir=str(running.folder))
-        running.learner.optimizer.load_state_dict(state)
+        remembered = running.learner.optimizer.state_dict()["state"]
+        running.learner = Learner(running.policy, grpo=wanted, output_dir=str(running.folder))
+        running.options = wanted
+        _remember(running.learner.optimizer, remembered)
 
     def _rollout_metrics(self, running: Running) -> dict[str, float]:
         tokens = running.sampler.tokens_sampled - running.sampled[0]
@@ -219,52 +271,74 @@ class LocalBackend:
 class InProcessClient(AsyncOpenAI):
     """`openai.AsyncOpenAI` whose chat completions are answered by the sampler beside it, without a socket."""
 
-    def __init__(self, running: Running, name: str) -> None:
+    def __init__(self, backend: LocalBackend, model: TrainableModel) -> None:
         super().__init__(api_key="in-process", base_url="http://in-process.invalid/v1")
-        self._running, self._name = running, name
+        self._backend, self._model = backend, model
 
     @property
     def chat(self) -> Any:  # type: ignore[override]
         return SimpleNamespace(completions=SimpleNamespace(create=self._create))
 
+    def copy(self, **_: Any) -> InProcessClient:  # type: ignore[override]
+        """Itself: timeouts, retries and headers mean nothing without a socket."""
+        return self
+
+    with_options = copy
+
     async def _create(self, *, messages: Iterable[dict], model: str | None = None, **parameters: Any) -> Any:
-        name, _, step = (model or self._name).partition("@")
-        if name != self._name or (step and int(step) != self._running.step):
+        running, own_name = self._backend._of(self._model), self._model.name
+        name, _, step = (model or own_name).partition("@")
+        if name != own_name or (step and step != str(running.step)):
             raise ValueError(
-                f"model {model!r} is not loaded: this client answers for {self._name!r} at step {self._running.step}"
+                f"model {model!r} is not loaded: this client answers for {own_name!r} at step {running.step}"
             )
-        if self._running.stale:
-            raise RuntimeError("a training step was broken off: call `await model.register(backend)` to go on")
-        return await self._running.sampler.create(messages=list(messages), model=self._name, **parameters)
+        self._backend._begin_gathering(running)
+        return await running.sampler.create(messages=list(messages), model=own_name, **parameters)
 
 
 def _save(running: Running, folder: Path, step: int, row: dict[str, Any] | None) -> None:
-    """Adapter (as PEFT saves it), optimizer and random state (safetensors), and state.json."""
+    """Adapter (as PEFT saves it), optimizer state (safetensors), and state.json."""
     import torch
     from safetensors.torch import save_file
 
-    running.policy.model.save_pretrained(folder, selected_adapters=["default"])
-    tensors = {"torch_rng": torch.get_rng_state()}
-    for i, state in running.learner.optimizer.state_dict()["state"].items():
-        tensors |= {f"{i}.{name}": torch.as_tensor(value).contiguous() for name, value in state.items()}
+    # Embeddings are not trained; left to itself PEFT looks at the hub whether they were.
+    running.policy.model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
+    tensors = {
+        f"{index}.{name}": torch.as_tensor(value).contiguous()
+        for index, state in running.learner.optimizer.state_dict()["state"].items()
+        for name, value in state.items()
+    }
     save_file(tensors, folder / "optimizer.safetensors")
-    (folder / "state.json").write_text(json.dumps({"step": step, "row": logbook._plain(row)}, allow_nan=False))
+    (folder / "state.json").write_text(
+        json.dumps({"step": step, "row": logbook._plain(row)}, allow_nan=False)
+    )
 
 
 def _read(running: Running, folder: Path) -> dict[str, Any] | None:
-    """Load what `_save` wrote; returns the step's metrics, if the step was a logged one."""
-    import torch
-    from peft import set_peft_model_state_dict
+    """Load what `_save` wrote; returns the step's metrics, if the step was a logged one.
+
+    Raises: ValueError when the adapter does not fit the model.
+    """
+    from peft import get_peft_model_state_dict, set_peft_model_state_dict
     from safetensors.torch import load_file
 
-    set_peft_model_state_dict(running.policy.model, load_file(folder / "adapter_model.safetensors"))
-    tensors = load_file(folder / "optimizer.safetensors")
-    torch.set_rng_state(tensors.pop("torch_rng"))
-    state: dict[int, dict[str, torch.Tensor]] = {}
-    for key, value in tensors.items():
+    model, adapter = running.policy.model, load_file(folder / "adapter_model.safetensors")
+    needed = get_peft_model_state_dict(model, save_embedding_layers=False)
+    if {name: t.shape for name, t in adapter.items()} != {name: t.shape for name, t in needed.items()}:
+        raise ValueError(
+            f"the adapter in {folder} does not fit this model: another base model, rank or target_modules. "
+            "Give the model another name, or go back to the settings that the adapter was made with."
+        )
+    set_peft_model_state_dict(model, adapter)
+    remembered: dict[int, dict[str, Any]] = {}
+    for key, value in load_file(folder / "optimizer.safetensors").items():
         index, name = key.split(".", 1)
-        state.setdefault(int(index), {})[name] = value
-    optimizer = running.learner.optimizer
+        remembered.setdefault(int(index), {})[name] = value
+    _remember(running.learner.optimizer, remembered)
+    return json.loads((folder / "state.json").read_text())["row"]
+
+
+def _remember(optimizer: Any, state: dict[int, dict[str, Any]]) -> None:
+    """Give an optimizer the moments of another run; its settings stay its own."""
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     optimizer.zero_grad(set_to_none=True)
-    return json.loads((folder / "state.json").read_text())["row"]

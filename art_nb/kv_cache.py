@@ -1,87 +1,160 @@
-"""Keys and values of many conversations, kept across turns in preallocated buffers; knows nothing of text or sampling.
+"""Keys and values of many conversations, kept across turns; knows nothing of text or sampling.
 
-Each conversation owns a slot. A forward pass appends the new tokens of some slots, which may differ in length, and
-attends to everything those slots hold. The buffers are sliced to the longest conversation taking part, so a short
-conversation never pays for the capacity, and an old turn is never computed twice.
+Each conversation owns a slot. A forward takes the new tokens of some slots, packed one behind the other without
+padding, and each token attends to what its own slot holds. So a turn costs its new tokens, a short conversation does
+not pay for a long one, and the last layer attends only from the tokens whose output is asked for.
 
-Source: the cache interface is transformers' `Cache.update`, so any causal LM of transformers can use it.
+Source: transformers' `AttentionInterface` and `Cache.update`, so any causal LM of transformers can use it.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field
 
 import torch
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 
 ATTENTION = "art_nb_slots"
+FEW = 8  # new tokens up to which a mask for each slot costs less than a call for each slot
 
 
-def grouped_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, **_):
-    """Scaled dot-product attention that leaves grouped keys and values unrepeated.
+def slot_attention(module, query, key, value, attention_mask, *, slot_cache, scaling, sliding_window=None, **_):
+    """Attention as transformers' models call it; `slot_cache` is an argument of the model's forward, handed through."""
+    return slot_cache.attend(module.layer_idx, query, key, value, scaling, sliding_window), None
 
-    query: (B, H, N, D); key, value: (B, K, T, D) with H a multiple of K; attention_mask: (B, 1, N, T) bool.
-    Returns ((B, N, H, D), None), as transformers' attention functions do.
+
+AttentionInterface.register(ATTENTION, slot_attention)
+
+
+@dataclass
+class Group:
+    """Neighbouring slots, `first` to `last`, that attend in one call, each from its newest `new` tokens.
+
+    tokens: where these lie in the packed input; ends: how many tokens each slot holds, the new ones included.
     """
-    batch, heads, new, _ = query.shape
-    groups = heads // key.shape[1]
-    # The heads that share a key head become extra queries of it: no copy of keys and values is made.
-    query = query.reshape(batch, key.shape[1], groups * new, -1)
-    mask = attention_mask if groups == 1 else attention_mask.repeat(1, 1, groups, 1)
-    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    return out.reshape(batch, heads, new, -1).transpose(1, 2), None
 
+    first: int
+    last: int
+    new: int
+    tokens: list[torch.Tensor]
+    ends: list[int]
+    masks: dict[int | None, tuple[int, torch.Tensor | None]] = field(default_factory=dict)
 
-AttentionInterface.register(ATTENTION, grouped_attention)
+    def takes(self, slot: int, new: int, end: int, ragged: bool) -> bool:
+        """Whether one more slot fits in: the next one, with as many new tokens and (about) as many in all."""
+        low, high = min(end, *self.ends), max(end, *self.ends)
+        return slot == self.last + 1 and new == self.new and (low == high or ragged and high <= 1.25 * low + 32)
+
+    def mask(self, window: int | None, heads: int, like: torch.Tensor) -> tuple[int, torch.Tensor | None]:
+        """The first position that any of the tokens sees, and what to add to the scores from there on.
+
+        The mask has shape (slots or 1, 1, heads * new or 1, positions); None where all is seen.
+        """
+        if window not in self.masks:
+            begin = max(0, min(self.ends) - self.new - window + 1) if window else 0
+            ends = torch.tensor(self.ends if min(self.ends) < max(self.ends) else self.ends[:1])[:, None, None]
+            own = ends - self.new + torch.arange(self.new)[:, None]
+            seen = torch.arange(begin, max(self.ends))
+            hidden = (seen > own) | (seen <= own - window) if window else seen > own
+            mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf).repeat(1, heads, 1)[:, None]
+            self.masks[window] = begin, mask.to(like.device, like.dtype) if hidden.any() else None
+        return self.masks[window]
 
 
 class SlotCache(Cache):
-    """Buffers of shape (slots, key heads, capacity, head size) per layer, and the number of tokens each slot holds."""
+    """Buffers of shape (slots, key heads, capacity, head size) per layer, grown on demand.
 
-    def __init__(self, slots: int, dtype: torch.dtype, device: torch.device):
-        self.slots, self.dtype, self.device = slots, dtype, device
+    lengths: how many tokens each slot holds; set one lower to drop tokens from its end.
+    """
+
+    def __init__(self, slots: int, layers: int, device: torch.device):
         self.lengths = [0] * slots
-        self.layers: list[list[torch.Tensor]] = []
+        self.layers_before_last, self.device = layers - 1, device
+        self.buffers: dict[int, list[torch.Tensor]] = {}
 
-    def begin(self, rows: list[int], counts: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Prepare a forward of `counts[i]` new tokens for slot `rows[i]`, right-padded to the longest.
+    def begin(self, slots: list[int], counts: list[int], kept: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Prepare a forward of `counts[i]` new tokens for `slots[i]` (ascending), with an output for the last `kept[i]`.
 
-        Returns position ids (B, N) and the attention mask (B, 1, N, T): a token sees its own slot up to itself.
+        Returns position ids (1, N) and the packed indices (M,) of the tokens with an output. After the forward the
+        caller raises `lengths` by as many tokens as it wants to keep.
         """
-        held = torch.tensor([self.lengths[row] for row in rows], device=self.device)
-        new = max(counts)
-        self.total = int(held.max()) + new
-        self.positions = held[:, None] + torch.arange(new, device=self.device)
-        # Rows that are a run of neighbouring slots are read in place; others are copied out of the buffers.
-        self.run = slice(rows[0], rows[0] + len(rows)) if rows == list(range(rows[0], rows[0] + len(rows))) else None
-        self.rows = torch.tensor(rows, device=self.device)
-        mask = torch.arange(self.total, device=self.device) <= self.positions[:, :, None]
-        return self.positions, mask[:, None]
+        self.groups: list[Group] = []
+        self.last_groups: list[Group] = []
+        count, packed = torch.tensor(counts), torch.arange(sum(counts))
+        shift = torch.tensor([self.lengths[slot] for slot in slots]) - count.cumsum(0) + count
+        self.rows = torch.tensor(slots).repeat_interleave(count).to(self.device)
+        self.positions = (packed + shift.repeat_interleave(count)).to(self.device)
+        packed, offset = packed.to(self.device), 0
+        for slot, new, keep in zip(slots, counts, kept, strict=True):
+            offset += new
+            self._join(self.groups, slot, self.lengths[slot] + new, packed[offset - new : offset])
+            self._join(self.last_groups, slot, self.lengths[slot] + new, packed[offset - keep : offset])
+        self.needed = (slots[-1] + 1, max(end for group in self.groups for end in group.ends))
+        return self.positions[None], torch.cat([tokens for group in self.last_groups for tokens in group.tokens])
 
-    def update(self, key_states, value_states, layer_idx, *args, **kwargs):
-        """Write (B, K, N, D) behind what each slot holds; return the slots' keys and values up to the longest."""
-        while len(self.layers) <= layer_idx:
-            self.layers.append([])
-        if not self.layers[layer_idx]:
-            self.layers[layer_idx] = [self._empty(states, self.total) for states in (key_states, value_states)]
-        out = []
-        for i, states in enumerate((key_states, value_states)):
-            buffer = self.layers[layer_idx][i]
-            if buffer.shape[2] < self.total:
-                grown = self._empty(states, self.total)
-                grown[:, :, : buffer.shape[2]] = buffer
-                buffer = self.layers[layer_idx][i] = grown
-            buffer[self.rows[:, None], :, self.positions] = states.transpose(1, 2)
-            out.append((buffer[self.run] if self.run else buffer[self.rows])[:, :, : self.total])
-        return out[0], out[1]
+    def _join(self, groups: list[Group], slot: int, end: int, tokens: torch.Tensor) -> None:
+        ragged = len(tokens) <= FEW or self.device.type != "cpu"
+        if not (groups and groups[-1].takes(slot, len(tokens), end, ragged)):
+            groups.append(Group(slot, slot, len(tokens), [], []))
+        groups[-1].last = slot
+        groups[-1].tokens.append(tokens)
+        groups[-1].ends.append(end)
 
-    def _empty(self, states: torch.Tensor, at_least: int) -> torch.Tensor:
-        capacity = 128
-        while capacity < at_least:
-            capacity *= 2
-        return torch.zeros(self.slots, states.shape[1], capacity, states.shape[3], dtype=states.dtype, device=self.device)
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Let slot `target` hold the first `length` tokens of slot `source`."""
+        for buffer in (b for layer in self.buffers.values() for b in layer):
+            buffer[target, :, :length] = buffer[source, :, :length]
+        self.lengths[target] = length
+
+    def update(self, key_states, value_states, *args, **kwargs):
+        """Nothing yet: `attend` keeps keys and values in the form in which they are attended to."""
+        return key_states, value_states
+
+    def attend(self, layer: int, query, key, value, scaling: float, window: int | None = None) -> torch.Tensor:
+        """query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv)."""
+        keys, values = self._keep(layer, key, value)
+        query = query[0].transpose(0, 1)
+        out = query.new_zeros(*query.shape[:2], value.shape[3])
+        for group in self.groups if layer < self.layers_before_last else self.last_groups:
+            tokens = torch.cat(group.tokens)
+            out[tokens] = self._attend(group, query.index_select(0, tokens), keys, values, scaling, window)
+        return out[None]
+
+    @staticmethod
+    def _attend(group: Group, query, keys, values, scaling: float, window: int | None) -> torch.Tensor:
+        """query: (slots * new, H, D), slot by slot. Returns (slots * new, H, Dv)."""
+        slots, heads, kinds = len(group.ends), query.shape[1], keys.shape[1]
+        begin, mask = group.mask(window, heads // kinds, query)
+        seen = slice(group.first, group.last + 1), slice(None), slice(begin, max(group.ends))
+        # The heads that share a key head become extra queries of it: no copy of keys and values is made.
+        query = query.view(slots, group.new, kinds, heads // kinds, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
+        out = torch.nn.functional.scaled_dot_product_attention(
+            query, keys[seen], values[seen], attn_mask=mask, scale=scaling
+        )
+        out = out.unflatten(2, (heads // kinds, group.new)).permute(0, 3, 1, 2, 4)
+        return out.reshape(slots * group.new, heads, -1)
+
+    def _keep(self, layer: int, *states: torch.Tensor) -> list[torch.Tensor]:
+        """Write the new tokens' keys and values behind what their slots hold; returns the layer's buffers."""
+        slots, capacity = self.needed
+        have = self.buffers.get(layer)
+        if have is None or have[0].shape[0] < slots or have[0].shape[2] < capacity:
+            self.buffers[layer] = [self._grown(s, have and have[i], slots, capacity) for i, s in enumerate(states)]
+        for buffer, new in zip(self.buffers[layer], states, strict=True):
+            buffer[self.rows, :, self.positions] = new[0].transpose(0, 1)
+        return self.buffers[layer]
+
+    def _grown(self, states: torch.Tensor, old: torch.Tensor | None, slots: int, capacity: int) -> torch.Tensor:
+        """A larger buffer with the old content; in steps of half as much again, so that growth stays cheap."""
+        had = old.shape if old is not None else (0, 0, 0)
+        slots = slots if slots <= had[0] else min(len(self.lengths), max(slots, 3 * had[0] // 2))
+        capacity = capacity if capacity <= had[2] else max(capacity, 3 * had[2] // 2, 128)
+        grown = states.new_zeros(max(slots, had[0]), states.shape[1], max(capacity, had[2]), states.shape[3])
+        if old is not None:
+            grown[: had[0], :, : had[2]] = old
+        return grown
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0 if not hasattr(self, "total") else self.total
-
-    def get_max_cache_shape(self, layer_idx: int = 0) -> int:
-        return -1
+        """Asked for by models, which use it only where no position ids are given."""
+        return 0

@@ -74,7 +74,9 @@ class Learner(GRPOTrainer):
         if own_forward is not None:
             base.forward = own_forward
         if self.loss_type == "vespo":
-            raise ValueError("loss_type 'vespo' takes one advantage per sequence; here every token has its own")
+            raise ValueError(
+                "loss_type 'vespo' takes one advantage per sequence; here every token has its own"
+            )
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances a router, which no adapter changes
@@ -115,7 +117,9 @@ class Learner(GRPOTrainer):
                     batch["ref_per_token_logps"] = self._logprobs(batch, of_base=True)
             updates = []
             for number in range(1, config.num_updates + 1):
-                updates.append(self._update(batches, rate, lambda text, n=number: report(f"update {n}, {text}")))
+                updates.append(
+                    self._update(batches, rate, lambda text, n=number: report(f"update {n}, {text}"))
+                )
                 if number == 1 < config.num_updates:
                     for batch in batches:
                         batch["old_per_token_logps"] = batch["logprobs"]
@@ -166,7 +170,9 @@ class Learner(GRPOTrainer):
         with self.accelerator.autocast():
             hidden = base.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
             hidden = hidden[:, -logits_to_keep - 1 : -1][self._trained]
-            found = self._head(base.get_output_embeddings(), hidden, input_ids[:, -logits_to_keep:][self._trained])
+            found = self._head(
+                base.get_output_embeddings(), hidden, input_ids[:, -logits_to_keep:][self._trained]
+            )
         logprobs, entropies = (
             torch.zeros(self._trained.shape, device=values.device).masked_scatter(self._trained, values)
             for values in found
@@ -174,12 +180,16 @@ class Learner(GRPOTrainer):
         self.last_logprobs = logprobs.detach()
         return logprobs, entropies, None
 
-    def _head(self, head: torch.nn.Module, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _head(
+        self, head: torch.nn.Module, hidden: torch.Tensor, ids: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden: (N, C), ids: (N,). Returns log-probabilities and entropies, both (N,)."""
 
         def compute(hidden, ids):
             logits = head(hidden).float() / self.temperature
-            return token_logprobs(logits, ids), entropy(logits if self._entropy_bonus_enabled else logits.detach())
+            return token_logprobs(logits, ids), entropy(
+                logits if self._entropy_bonus_enabled else logits.detach()
+            )
 
         rows = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
         if len(hidden) <= rows:
@@ -204,7 +214,9 @@ class Learner(GRPOTrainer):
         loss = torch.stack(losses).sum().item()
         most = self.args.max_grad_norm or math.inf
         norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), most))
-        scaled = self.accelerator.scaler is not None  # fp16: the scaler skips a step that overflowed, by design
+        scaled = (
+            self.accelerator.scaler is not None
+        )  # fp16: the scaler skips a step that overflowed, by design
         if not math.isfinite(loss) or not (math.isfinite(norm) or scaled):
             self.optimizer.zero_grad(set_to_none=True)
             raise FloatingPointError(f"loss {loss}, gradient norm {norm}: the step was not taken")
@@ -247,7 +259,9 @@ def _settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
     bf16 = on_gpu and torch.cuda.is_bf16_supported()
     # How a batch is cut is decided by `micro_batches`; these only have to satisfy TRL.
     fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    if ignored := sorted(set(grpo) & {*fixed, "steps_per_generation", "generation_batch_size", "num_iterations"}):
+    if ignored := sorted(
+        set(grpo) & {*fixed, "steps_per_generation", "generation_batch_size", "num_iterations"}
+    ):
         warnings.warn(
             f"without effect here: {', '.join(ignored)} (groups have any size; the number of optimizer steps is "
             "TrainConfig's num_updates)",

@@ -231,12 +231,15 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     ) -> None:
         """Let `backend` load the model at its latest checkpoint and make it ready for rollouts."""
         await super().register(backend)
+        self._client = None
         url, key = await backend._prepare_backend_for_training(self, _openai_client_config)
         self.inference_base_url, self.inference_api_key = url, key
 
     def openai_client(self) -> AsyncOpenAI:
         """A client that asks this model in process, no socket. Raises: ValueError before `register`."""
-        return self.backend().client(self)
+        if self._client is None:  # making one costs 20 ms, and a rollout asks for it at every start
+            self._client = self.backend().client(self)
+        return self._client
 
     async def train(
         self,

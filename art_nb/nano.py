@@ -287,7 +287,7 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 400) -> dict[str, float
 
 
 def _tool_move(answer: str) -> str | None:
-    from art_nb.sampler import parse_tool_calls
+    from art_nb.chat import parse_tool_calls
 
     calls, rest = parse_tool_calls(answer)
     if len(calls) != 1 or rest or calls[0]["function"]["name"] != "move":

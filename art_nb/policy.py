@@ -34,7 +34,13 @@ from art_nb.kv_cache import ATTENTION  # noqa: E402
 # What only Unsloth's `from_pretrained` knows; plain transformers does without.
 UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank")
 # Configurations with one of these change the logits behind the output head, which neither learner nor sampler does.
-SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
+SCALED_LOGITS = (
+    "final_logit_softcapping",
+    "logit_scale",
+    "logits_scaling",
+    "output_multiplier",
+    "lm_head_multiplier",
+)
 
 
 @dataclass
@@ -106,11 +112,15 @@ def load_policy(
             model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
     except OSError as error:
         if not is_local:
-            error.add_note(f"{name!r} was taken for a name on the hub, because {Path.cwd()} holds no such folder.")
+            error.add_note(
+                f"{name!r} was taken for a name on the hub, because {Path.cwd()} holds no such folder."
+            )
         raise
     config = model.config.get_text_config()
     if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:
-        raise ValueError(f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits")
+        raise ValueError(
+            f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits"
+        )
     parameters = sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n)
     return Policy(model, tokenizer, engine, parameters)
 
@@ -142,7 +152,9 @@ def linear_names(model: torch.nn.Module) -> list[str]:
 
 def _checked_name(base_model: str | os.PathLike) -> str:
     name = os.fspath(base_model)
-    looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or isinstance(base_model, Path)
+    looks_like_a_path = (
+        name.startswith((".", "/", "~")) or name.count("/") > 1 or isinstance(base_model, Path)
+    )
     if not looks_like_a_path and not Path(name).exists():
         return name
     folder = Path(name).expanduser()

@@ -84,6 +84,7 @@ class Gathering:
             )
         self.max_exceptions, self.max_metrics, self.advance = max_exceptions, max_metrics, advance
         self.in_flight, self.bar = 0, None
+        self.outer = _current.get()  # a rollout may gather in turn
         self.restart(total)
 
     def restart(self, total: int) -> None:
@@ -177,6 +178,14 @@ class Gathering:
 
 
 _current: ContextVar[Gathering | None] = ContextVar("gathering", default=None)
+
+
+def outermost() -> Gathering | None:
+    """The gathering that the running task belongs to, not one that a rollout began; None outside of all."""
+    gathering = _current.get()
+    while gathering is not None and gathering.outer is not None:
+        gathering = gathering.outer
+    return gathering
 
 
 def current() -> Gathering:

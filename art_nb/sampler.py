@@ -10,45 +10,59 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
+import math
 import random
-import re
 import time
+from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 
+import numpy as np
 import torch
-from openai.types.chat import ChatCompletion, ChatCompletionMessage
-from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
-from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
-from openai.types.completion_usage import CompletionUsage
+from openai.types.chat import ChatCompletion
 
+from art_nb.chat import Answer, Options, RequestError, check, completion, parse_tool_calls  # noqa: F401
 from art_nb.kv_cache import SlotCache
+from art_nb.prompts import Prompts, plain
 
-TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-IGNORED = {"model", "extra_headers", "extra_query", "timeout", "user", "store", "metadata", "service_tier"}
+SETTLE = 8  # rounds of the event loop between two forwards, for those who were answered to ask again
+WORTH_SHARING = 16  # tokens; a shorter common beginning is computed again
+WORTH_WAITING = 64  # tokens; for a longer one that another request is about to compute, a forward is waited
+HABIT = 3  # times that a token must have followed the same two tokens to be guessed
+LONGEST_GUESS = 8
+MOST_TOKENS = 32768  # of prompts that one forward takes in
 
 
-class RequestError(ValueError):
-    """A request that can't be answered: says which parameter, what was expected, what to do."""
-
-
-@dataclass
+@dataclass(eq=False)
 class Request:
-    """One sequence to decode (a request with n > 1 becomes n of these)."""
+    """One sequence to decode (a request with n > 1 becomes n of these).
+
+    pending: tokens that are known but not computed yet; guess: tokens computed on suspicion behind them.
+    """
 
     prompt: list[int]
+    options: Options
     max_tokens: int
-    temperature: float
-    top_p: float
-    stop: list[str]
-    top_logprobs: int
     draws: random.Random
     done: asyncio.Future
+    slot: int | None  # before admission: the one that may hold its conversation
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[list[tuple[int, float]]] = field(default_factory=list)
-    slot: int = -1
+    pending: list[int] = field(default_factory=list)
+    guess: list[int] = field(default_factory=list)
+    uniforms: list[float] = field(default_factory=list)
     finish_reason: str | None = None
+    cut: bool = False  # a stop string ended it
+
+    def uniform(self, index: int) -> float:
+        """The draw for the token with this index: the same however often it is asked for."""
+        while len(self.uniforms) <= index:
+            self.uniforms.append(self.draws.random())
+        return self.uniforms[index]
+
+    def last_two(self) -> tuple[int, ...]:
+        return tuple((self.prompt[-2:] + self.tokens[-2:])[-2:])
 
 
 class Sampler:
@@ -58,29 +72,38 @@ class Sampler:
         model: a transformers causal LM whose attention implementation is `kv_cache.ATTENTION`.
         tokenizer: its tokenizer, with a chat template.
         slots: how many conversations are decoded (and remembered) at once; more requests wait their turn.
-        seed: mixed into every request's own generator.
+        seed: mixed into every request's own generator; any value with a repr.
     """
 
-    def __init__(self, model, tokenizer, *, slots: int = 128, seed: int = 0):
+    def __init__(self, model, tokenizer, *, slots: int = 128, seed: object = 0):
         self.model, self.tokenizer, self.slots, self.seed = model.eval(), tokenizer, slots, seed
         self.context = model.config.max_position_embeddings
         ends = model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         self.end_tokens = {e for e in [*ends, tokenizer.eos_token_id] if e is not None}
+        self.texts: dict[int, str] = {}
+        self.prompts = Prompts(tokenizer, [self._text(token) for token in sorted(self.end_tokens)])
         self.tokens_sampled, self.seconds = 0, 0.0  # since the start: what was sampled, and the time it took
-        self.waiting: list[Request] = []
+        self.waiting: deque[Request] = deque()
         self.driver: asyncio.Task | None = None
-        self.forget()
+        self._reset()
 
     def forget(self) -> None:
-        """Drop every cached key and value: call it when the weights have changed."""
-        self.cache = SlotCache(self.slots, self.model.dtype, self.model.device)
-        self.held: list[list[int]] = [[] for _ in range(self.slots)]
-        self.used = [0] * self.slots
-        self.free = set(range(self.slots))
-        self.texts: dict[int, tuple[str, list[int]]] = {}
+        """Drop what was computed, keep its memory for what comes: call it when the weights have changed."""
+        self.cache.lengths = [0] * self.slots
+        self.held: list[list[int]] = [[] for _ in range(self.slots)]  # the tokens of each slot that are computed
+        for request in self.active:
+            request.pending = request.prompt + request.tokens
+        busy = {request.slot for request in self.active}
+        self.free = dict.fromkeys(slot for slot in range(self.slots) if slot not in busy)  # the longest idle first
+        self.habits: dict[tuple[int, ...], tuple[int, int]] = {}
         self.asked: dict[bytes, int] = {}
-        self.clock = 0
+        self.prompts.forget()
+
+    def _reset(self) -> None:
+        self.active: list[Request] = []
+        self.cache = SlotCache(self.slots, self.model.config.num_hidden_layers, self.model.device)
+        self.forget()
 
     async def create(self, *, messages, **parameters) -> ChatCompletion:
         """Answer one chat completion request, as `openai.AsyncOpenAI().chat.completions.create` does.
@@ -91,73 +114,74 @@ class Sampler:
         Raises:
             RequestError: a parameter is out of range or unknown, or the conversation does not fit the context.
         """
-        options = check(parameters, self.tokenizer)
-        text, prompt = self.tokenize(messages, options["tools"])
+        options, messages = check(parameters), plain(messages)
+        template = self.prompts.template(options.tools, options.chat_template_kwargs)
+        text = template.text(messages)
+        prompt, slot = self.prompts.ids(text)
         room = self.context - len(prompt)
-        if room < 1 or (options["max_tokens"] or 1) > room:
+        if room < (options.max_tokens or 1):
             raise RequestError(
-                f"the conversation has {len(prompt)} tokens and max_tokens is {options['max_tokens']}, together more "
+                f"the conversation has {len(prompt)} tokens and max_tokens is {options.max_tokens}, together more "
                 f"than the model's context of {self.context}: shorten the conversation or lower max_tokens"
             )
-        loop = asyncio.get_running_loop()
-        requests = []
-        for _ in range(options["n"]):
-            requests.append(
-                Request(
-                    prompt, options["max_tokens"] or room, options["temperature"], options["top_p"], options["stop"],
-                    options["top_logprobs"], self._generator(prompt, options["seed"], len(requests)), loop.create_future(),
-                )  # fmt: skip
-            )
+        self._start()
+        key, loop = self._key(text, options.seed), asyncio.get_running_loop()
+        requests = [
+            Request(prompt, options, options.max_tokens or room, random.Random(f"{key} {i}"), loop.create_future(), slot)
+            for i in range(options.n)
+        ]
         self.waiting += requests
-        if self.driver is None or self.driver.done():
-            self.driver = loop.create_task(self._drive())
         try:
             await asyncio.gather(*(request.done for request in requests))
         except BaseException:
             for request in requests:
                 request.finish_reason = request.finish_reason or "cancelled"
             raise
-        return self._completion(text, requests, options)
+        answers = [self._answer(request) for request in requests]
+        result = completion(key, options, answers)
+        for request, choice in zip(requests, result.choices, strict=True):
+            said = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+            if not request.cut:
+                ids = request.prompt + self._spoken(request)
+                self.prompts.remember(text, template.answered(text, messages, said), ids, request.slot)
+        return result
 
-    def tokenize(self, messages: list[dict], tools: list[dict] | None) -> tuple[str, list[int]]:
-        """The prompt's text and token ids. A conversation that continues an answered one keeps that one's exact ids."""
-        text = self.tokenizer.apply_chat_template(messages, tools=tools, tokenize=False, add_generation_prompt=True)
-        best = max(
-            (entry for entry in self.texts.values() if text.startswith(entry[0])),
-            key=lambda entry: len(entry[0]),
-            default=("", []),
-        )
-        # The cut lies right behind an end-of-turn token, where tokenisation can't reach across.
-        rest = self.tokenizer.encode(text[len(best[0]) :], add_special_tokens=False)
-        return text, best[1] + rest
+    def _key(self, text: str, seed: int | None) -> str:
+        """Names the request and seeds its draws: by its seed if it has one, else by how often the prompt was asked."""
+        digest = hashlib.blake2b(repr((self.seed, seed, text)).encode(), digest_size=12).hexdigest()
+        times = self.asked.get(digest, 0) if seed is None else 0
+        self.asked[digest] = times + 1
+        return f"{digest}{times}"
 
-    def _generator(self, prompt: list[int], seed: int | None, index: int) -> random.Random:
-        """The request's own generator: by its seed if it has one, else by prompt and how often that was asked."""
-        key = hashlib.blake2b(repr((self.seed, seed, index, prompt)).encode(), digest_size=16).digest()
-        times = 0 if seed is not None else self.asked.get(key, 0)
-        self.asked[key] = times + 1
-        return random.Random(key + times.to_bytes(8, "big"))
+    def _start(self) -> None:
+        """Make sure that somebody decodes, in the event loop of the one who asks."""
+        loop = asyncio.get_running_loop()
+        if self.driver is not None and not self.driver.done():
+            if self.driver.get_loop() is loop:
+                return
+            if self.driver.get_loop().is_running():
+                raise RuntimeError("the sampler is in use in another event loop: ask it from there")
+            # That loop was abandoned, by an interrupt say, and with it everybody who asked.
+            self.waiting.clear()
+            self._reset()
+        self.driver = loop.create_task(self._drive())
 
     async def _drive(self) -> None:
         """Decode until nobody waits. Between two forwards every coroutine that can run, runs, so that batches fill."""
-        active: list[Request] = []
         started = time.perf_counter()
         try:
-            while self.waiting or active:
-                seen = -1
-                while seen != len(self.waiting):
-                    seen = len(self.waiting)
+            while self.waiting or self.active:
+                for _ in range(SETTLE):
                     await asyncio.sleep(0)
-                    await asyncio.sleep(0)
-                active += self._admit()
-                active = [r for r in active if not self._cancelled(r)]
-                if active:
-                    self._step(active)
-                    active = [r for r in active if r.finish_reason is None]
+                self._drop_cancelled()
+                self._admit()
+                if self.active:
+                    self._step()
         except BaseException as error:
             # An interrupt or a failed forward: nobody is left waiting, and nothing half-computed is kept.
-            broken, self.waiting = active + self.waiting, []
-            self.forget()
+            broken = [*self.active, *self.waiting]
+            self.waiting.clear()
+            self._reset()
             for request in broken:
                 if not request.done.done():
                     request.done.set_exception(_failure(error))
@@ -166,139 +190,156 @@ class Sampler:
         finally:
             self.seconds += time.perf_counter() - started
 
-    def _cancelled(self, request: Request) -> bool:
-        if request.finish_reason is None and not request.done.cancelled():
-            return False
-        self._release(request)
-        return True
+    def _drop_cancelled(self) -> None:
+        self.free |= {request.slot: None for request in self.active if request.finish_reason}
+        self.active = [r for r in self.active if not r.finish_reason]
+        self.waiting = deque(r for r in self.waiting if not r.finish_reason)
 
-    def _admit(self) -> list[Request]:
-        """Give waiting requests a slot each: the free one that already holds most of the prompt, else the oldest."""
-        admitted = []
-        while self.waiting and self.free:
-            request = self.waiting.pop(0)
-            if request.done.cancelled():
+    def _admit(self) -> None:
+        """Give waiting requests a slot each. A prompt's beginning that some slot holds is not computed again."""
+        later, started = [], []
+        # Conversations that go on come first: each finds its slot as it left it.
+        asking = sorted(self.waiting, key=lambda request: request.slot is None)
+        idle = deque(sorted(islice(self.free, len(asking))))
+        for request in asking:
+            if not self.free or sum(len(r.pending) for r in started) > MOST_TOKENS:
+                later.append(request)
                 continue
-            # Only a slot that begins alike is worth a closer look; most begin differently.
-            alike = [s for s in self.free if self.held[s][:16] == request.prompt[:16]]
-            shared = {s: _common_prefix(self.held[s], request.prompt) for s in alike}
-            slot = max(self.free, key=lambda s: (shared.get(s, 0), -self.used[s], -s))
-            self.free.discard(slot)
-            self.texts.pop(slot, None)
-            # At least one token must be computed, to know what comes next.
-            keep = min(_common_prefix(self.held[slot], request.prompt), len(request.prompt) - 1)
-            self.held[slot] = self.held[slot][:keep]
-            self.cache.lengths[slot] = keep
-            request.slot = slot
-            admitted.append(request)
-        return admitted
+            source, shared = self._source(request)
+            goes_on = source in self.free and shared == len(self.held[source])
+            alike = [] if goes_on or len(request.prompt) < WORTH_WAITING else started
+            if any(_common(r.prompt, request.prompt) >= shared + WORTH_WAITING for r in alike):
+                later.append(request)
+                continue
+            while not goes_on and idle[0] not in self.free:
+                idle.popleft()
+            self._place(request, source if goes_on else idle.popleft(), source, shared)
+            started.append(request)
+        self.waiting = deque(later)
+        self.active += started
 
-    def _release(self, request: Request) -> None:
-        self.clock += 1
-        self.used[request.slot] = self.clock
-        self.free.add(request.slot)
+    def _source(self, request: Request) -> tuple[int | None, int]:
+        """The slot that holds most of the prompt's beginning, and how many tokens that is."""
+        if request.slot in self.free and _starts(request.prompt, self.held[request.slot]):
+            return request.slot, len(self.held[request.slot])
+        start = request.prompt[:WORTH_SHARING]
+        alike = [slot for slot, held in enumerate(self.held) if held[:WORTH_SHARING] == start]
+        shared = {slot: _common(self.held[slot], request.prompt) for slot in alike}
+        return max(shared.items(), key=lambda item: item[1], default=(None, 0))
+
+    def _place(self, request: Request, slot: int, source: int | None, shared: int) -> None:
+        if slot != source and shared:
+            self.cache.copy(source, slot, shared)
+        # At least one token must be computed, to know what comes next.
+        shared = min(shared, len(request.prompt) - 1)
+        self.held[slot], request.pending = request.prompt[:shared], request.prompt[shared:]
+        self.cache.lengths[slot] = shared
+        request.slot = slot
+        del self.free[slot]
 
     @torch.inference_mode()
-    def _step(self, active: list[Request]) -> None:
-        """One forward over every active request (new ones with their whole uncached prompt), one token sampled each."""
-        active.sort(key=lambda request: request.slot)
-        news = [(r.prompt + r.tokens)[self.cache.lengths[r.slot] :] for r in active]
-        longest = max(map(len, news))
-        ids = torch.tensor([new + [0] * (longest - len(new)) for new in news], device=self.model.device)
-        rows = [r.slot for r in active]
-        positions, mask = self.cache.begin(rows, [len(new) for new in news])
-        hidden = self.model.model(
-            input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=self.cache, use_cache=True
-        ).last_hidden_state
-        last = torch.tensor([len(new) - 1 for new in news], device=self.model.device)
-        logits = self.model.lm_head(hidden[torch.arange(len(active), device=last.device), last]).float()
-        for request, new in zip(active, news, strict=True):
-            self.cache.lengths[request.slot] += len(new)
-            self.held[request.slot] += new
-        self._sample(active, logits)
+    def _step(self) -> None:
+        """One forward over all active requests, for at least one token of each."""
+        self.active.sort(key=lambda request: request.slot)
+        for request in self.active:
+            request.guess = self._guess(request)
+        rows = [(r.slot, len(r.pending) + len(r.guess), 1 + len(r.guess)) for r in self.active]
+        positions, outputs = self.cache.begin(*map(list, zip(*rows, strict=True)))
+        ids = np.fromiter((t for r in self.active for t in (*r.pending, *r.guess)), dtype=np.int64)
+        logits = self.model(
+            input_ids=torch.from_numpy(ids)[None].to(self.model.device), position_ids=positions, use_cache=True,
+            past_key_values=self.cache, slot_cache=self.cache, logits_to_keep=outputs,
+        ).logits[0].float()  # fmt: skip
+        self._sample(logits)
+        self.active = [request for request in self.active if request.finish_reason is None]
 
-    def _sample(self, active: list[Request], logits: torch.Tensor) -> None:
+    def _guess(self, request: Request) -> list[int]:
+        """What habit says comes next: the fixed words of a tool call, say. Each is only kept if it is drawn as well,
+        so guesses change how many tokens a forward gives and not which."""
+        guess, before = [], request.last_two()
+        for _ in range(min(LONGEST_GUESS, request.max_tokens - len(request.tokens) - 1)):
+            token, times = self.habits.get(before, (None, 0))
+            if times < HABIT:
+                break
+            guess.append(token)
+            before = (*before, token)[-2:]
+        return guess
+
+    def _sample(self, logits: torch.Tensor) -> None:
+        """Draw a token behind each output of the forward, and let each request take its own."""
+        outputs = [(r.options, r.uniform(len(r.tokens) + i)) for r in self.active for i in range(1 + len(r.guess))]
+        controls = torch.tensor([(o.temperature, o.top_p, u) for o, u in outputs], dtype=torch.float64)
+        tokens = draw(logits, *controls.to(logits.device).unbind(1))
         logprobs = torch.log_softmax(logits, dim=-1)
-        tokens = draw(
-            logits,
-            torch.tensor([r.temperature for r in active], device=logits.device),
-            torch.tensor([r.top_p for r in active], device=logits.device),
-            torch.tensor([r.draws.random() for r in active], device=logits.device, dtype=torch.float64),
-        )
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-        most = max(r.top_logprobs for r in active)
-        top = logprobs.topk(most, dim=-1) if most else None
-        self.tokens_sampled += len(active)
-        for i, (request, token) in enumerate(zip(active, tokens.tolist(), strict=True)):
-            request.tokens.append(token)
-            request.logprobs.append(chosen[i])
-            if request.top_logprobs:
-                pairs = zip(top.indices[i].tolist(), top.values[i].tolist(), strict=True)
-                request.alternatives.append(list(pairs)[: request.top_logprobs])
-            self._finish(request, token)
+        if not all(map(math.isfinite, chosen)):
+            raise FloatingPointError("the model's log-probabilities are not finite: its weights are broken")
+        most = max(options.top_logprobs for options, _ in outputs)
+        top = [list(zip(*pair, strict=True)) for pair in zip(*(t.tolist() for t in logprobs.topk(most)), strict=True)]
+        drawn = zip(tokens.tolist(), chosen, top, strict=True)
+        for request in self.active:
+            self._take(request, list(islice(drawn, 1 + len(request.guess))))
 
-    def _finish(self, request: Request, token: int) -> None:
-        """Decide whether the sequence ends with this token; if so free its slot and wake the one who asked."""
-        if token in self.end_tokens:
-            request.finish_reason = "stop"
-        elif request.stop and any(s in self.tokenizer.decode(request.tokens) for s in request.stop):
+    def _take(self, request: Request, drawn: list[tuple[int, float, list]]) -> None:
+        """Take drawn tokens for as long as what was guessed before them is what was drawn."""
+        computed = request.pending
+        for (token, logprob, top), guess in zip(drawn, [*request.guess, None], strict=True):
+            self._learn(request.last_two(), token)
+            request.tokens.append(token)
+            request.logprobs.append(logprob)
+            request.alternatives.append(top[: request.options.top_logprobs])
+            self.tokens_sampled += 1
+            if token == guess:
+                computed = computed + [token]
+            if self._finished(request) or token != guess:
+                break
+        request.pending = [token]
+        self.held[request.slot] += computed
+        self.cache.lengths[request.slot] += len(computed)
+
+    def _learn(self, before: tuple[int, ...], token: int) -> None:
+        usual, times = self.habits.get(before, (token, 0))
+        self.habits[before] = (token, times + 1 if token == usual else 1)
+
+    def _finished(self, request: Request) -> bool:
+        """Whether the sequence ends with its last token; if so its slot is free and the one who asked wakes up."""
+        stop = request.options.stop
+        if stop and request.tokens[-1] not in self.end_tokens:
+            said = self.tokenizer.decode(request.tokens)
+            request.cut = any(text in said for text in stop)
+        if request.tokens[-1] in self.end_tokens or request.cut:
             request.finish_reason = "stop"
         elif len(request.tokens) >= request.max_tokens:
             request.finish_reason = "length"
-        if request.finish_reason:
-            self._release(request)
-            if not request.done.done():
-                request.done.set_result(None)
+        else:
+            return False
+        self.free[request.slot] = None
+        if not request.done.done():
+            request.done.set_result(None)
+        return True
 
-    def _completion(self, prompt_text: str, requests: list[Request], options: dict) -> ChatCompletion:
-        choices = [self._choice(prompt_text, i, request, options) for i, request in enumerate(requests)]
-        sampled = sum(len(r.tokens) for r in requests)
-        asked = len(requests[0].prompt)
-        return ChatCompletion(
-            id=f"chatcmpl-{hashlib.blake2b(repr(requests[0].tokens).encode(), digest_size=8).hexdigest()}",
-            object="chat.completion",
-            created=int(time.time()),
-            model=options["model"],
-            choices=choices,
-            usage=CompletionUsage(prompt_tokens=asked, completion_tokens=sampled, total_tokens=asked + sampled),
+    def _answer(self, request: Request) -> Answer:
+        content = self.tokenizer.decode(self._spoken(request))
+        for stop in request.options.stop:
+            content = content.partition(stop)[0]
+        return Answer(
+            prompt=request.prompt,
+            content=content,
+            finish_reason=request.finish_reason,
+            tokens=request.tokens,
+            logprobs=request.logprobs,
+            texts=[self._text(token) for token in request.tokens],
+            alternatives=[[(self._text(token), p) for token, p in top] for top in request.alternatives],
         )
 
-    def _choice(self, prompt_text: str, index: int, request: Request, options: dict) -> Choice:
-        texts = [self._text(token) for token in request.tokens]
-        ended = request.tokens[-1] in self.end_tokens
-        content = self.tokenizer.decode(request.tokens[:-1] if ended else request.tokens)
-        if ended:
-            # The next prompt of this conversation will start with exactly this text.
-            self.texts[request.slot] = (prompt_text + content + texts[-1], request.prompt + request.tokens)
-        for stop in request.stop:
-            content = content.split(stop)[0]
-        calls, said = parse_tool_calls(content) if options["tools"] else ([], content)
-        choice = Choice(
-            index=index,
-            finish_reason="tool_calls" if calls else request.finish_reason,
-            message=ChatCompletionMessage.model_validate(
-                {"role": "assistant", "content": said, **({"tool_calls": calls} if calls else {})}
-            ),
-            logprobs=self._logprobs(request, texts) if options["logprobs"] else None,
-        )
-        choice.prompt_token_ids, choice.token_ids = request.prompt, request.tokens
-        choice.token_logprobs, choice.token_texts = request.logprobs, texts
-        return choice
+    def _spoken(self, request: Request) -> list[int]:
+        """What was sampled, without the token that ends the answer."""
+        return request.tokens[:-1] if request.tokens[-1] in self.end_tokens else request.tokens
 
     def _text(self, token: int) -> str:
-        return self.tokenizer.decode([token])
-
-    def _logprobs(self, request: Request, texts: list[str]) -> ChoiceLogprobs:
-        content = []
-        for i, (text, logprob) in enumerate(zip(texts, request.logprobs, strict=True)):
-            alternatives = request.alternatives[i] if request.alternatives else []
-            content.append(
-                ChatCompletionTokenLogprob(
-                    token=text, bytes=list(text.encode()), logprob=logprob,
-                    top_logprobs=[TopLogprob(token=self._text(t), bytes=None, logprob=p) for t, p in alternatives],
-                )  # fmt: skip
-            )
-        return ChoiceLogprobs(content=content)
+        if token not in self.texts:
+            self.texts[token] = self.tokenizer.decode([token])
+        return self.texts[token]
 
 
 def draw(logits, temperature, top_p, uniform) -> torch.Tensor:
@@ -316,79 +357,26 @@ def draw(logits, temperature, top_p, uniform) -> torch.Tensor:
         before = probabilities.cumsum(-1) - probabilities
         probabilities = probabilities * (before < top_p[:, None])
     mass = probabilities.cumsum(-1)
-    index = (mass <= uniform[:, None] * mass[:, -1:]).sum(-1).clamp(max=logits.shape[1] - 1)
+    whole = mass[:, -1:]
+    # Below the whole mass even when rounded, so that no token of probability 0 is ever drawn.
+    point = torch.minimum(uniform[:, None] * whole, torch.nextafter(whole, torch.zeros_like(whole)))
+    index = torch.searchsorted(mass, point, right=True)
     if order is not None:
-        index = order.gather(1, index[:, None])[:, 0]
-    return torch.where(temperature == 0, greedy, index)
+        index = order.gather(1, index)
+    return torch.where(temperature == 0, greedy, index[:, 0])
 
 
-def parse_tool_calls(text: str) -> tuple[list[dict], str]:
-    """Tool calls written as <tool_call>{"name": ..., "arguments": {...}}</tool_call> (Hermes, Qwen), and the other text.
-
-    A malformed call is left in the text, where whoever reads the answer can see it.
-    """
-    calls = []
-    for match in TOOL_CALL.finditer(text):
-        try:
-            call = json.loads(match[1])
-        except json.JSONDecodeError:
-            return [], text
-        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-            return [], text
-        function = {"name": call["name"], "arguments": json.dumps(call.get("arguments", {}))}
-        calls.append({"id": f"call_{len(calls)}", "type": "function", "function": function})
-    return calls, TOOL_CALL.sub("", text).strip() if calls else text
+def _starts(prompt: list[int], held: list[int]) -> bool:
+    return len(held) > 0 and prompt[: len(held)] == held
 
 
-def check(parameters: dict, tokenizer) -> dict:
-    """The request's options with defaults, or a RequestError that names the parameter."""
-    given = {k: v for k, v in parameters.items() if v is not None and type(v).__name__ not in ("NotGiven", "Omit")}
-    if given.pop("stream", False):
-        raise RequestError("stream=True is not supported in process: leave it out, the answer comes whole")
-    given |= given.pop("extra_body", {})
-    options = {
-        "model": str(given.pop("model", "")),
-        "temperature": _number(given, "temperature", 1.0, 0.0, 100.0),
-        "top_p": _number(given, "top_p", 1.0, 1e-6, 1.0),
-        "n": _integer(given, "n", 1, 1, 1024),
-        "seed": _integer(given, "seed", None, -(2**63), 2**63),
-        "top_logprobs": _integer(given, "top_logprobs", 0, 0, 20),
-        "logprobs": bool(given.pop("logprobs", False)),
-        "tools": given.pop("tools", None) or None,
-    }
-    lengths = [_integer(given, name, None, 1, 2**31) for name in ("max_tokens", "max_completion_tokens")]
-    options["max_tokens"] = next((length for length in lengths if length is not None), None)
-    stop = given.pop("stop", [])
-    options["stop"] = [stop] if isinstance(stop, str) else list(stop)
-    if not all(isinstance(s, str) and s for s in options["stop"]):
-        raise RequestError(f"stop is {stop!r}: expected a non-empty string or a list of them")
-    if given.pop("tool_choice", "auto") == "none":
-        options["tools"] = None
-    given.pop("parallel_tool_calls", None)
-    if unknown := set(given) - IGNORED:
-        raise RequestError(f"unknown parameter {sorted(unknown)}: this sampler knows {sorted([*options, 'extra_body'])}")
-    return options
-
-
-def _number(given: dict, name: str, default: float, low: float, high: float) -> float:
-    value = given.pop(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise RequestError(f"{name} is {value!r}: expected a number from {low:g} to {high:g}")
-    return float(value)
-
-
-def _integer(given: dict, name: str, default: int | None, low: int, high: int) -> int | None:
-    value = given.pop(name, default)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
-        raise RequestError(f"{name} is {value!r}: expected an integer from {low} to {high}")
-    return value
-
-
-def _common_prefix(held: list[int], prompt: list[int]) -> int:
-    shared = min(len(held), len(prompt))
-    if held[:shared] == prompt[:shared]:
-        return shared
-    return next(i for i in range(shared) if held[i] != prompt[i])
+def _common(a: list[int], b: list[int]) -> int:
+    """The length of the common beginning."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
+    return low
 
 
 def _failure(error: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""From trajectories to what is trained on: exact token sequences, what of them counts, and their advantages."""
+"""From trajectories to what is trained on: exact token sequences, what in them counts, and how much."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""How fast gathered conversations are trained on, against stock TRL's GRPOTrainer on the same token sequences.
+"""How fast gathered conversations are trained on, against stock TRL's GRPOTrainer on the same tokens.
 
-`python -m benchmarks.learner` prints one JSON line. `ratio`: tokens a second of `model.train` on 64 conversations of 5
-to 60 turns (the step's own `train_s`: making sequences of the trajectories, forward, backward, optimizer, metrics),
-over those of one optimizer step of stock TRL on the same sequences. Tokens are real ones on both sides, padding not
-counted. The stock trainer finds its own input format (prompts padded on the left, completions on the right, tool_mask)
-where it would generate; everything from there to the end of the step is its own, and timed. Same adapter, advantages,
-loss and learning rate. It runs with several batch sizes, and the fastest counts. It stops if the gradient norms of the
-first step differ: both sides must do the same work.
+`python -m benchmarks.learner` prints one JSON line. `ratio`: tokens a second of `model.train` on 64
+conversations of 5 to 60 turns (the step's own `train_s`: making sequences of the trajectories, forward,
+backward, optimizer, metrics), over those of one optimizer step of stock TRL on the same sequences. Tokens are
+real ones on both sides, padding not counted. The stock trainer finds its own input format (prompts padded on
+the left, completions on the right, tool_mask) where it would generate; everything from there to the end of
+the step is its own, and timed. Same adapter, advantages, loss and learning rate. It runs with several batch
+sizes, and the fastest counts. It stops if the gradient norms of the first step differ: both sides must do the
+same work.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def measure(base: str, count: int, shortest: int, longest: int, batch_sizes: lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--base", default=str(BASE), help="folder or hub name of the base model")
     parser.add_argument("--conversations", type=int, default=64, help=f"a multiple of {GROUP}")
     parser.add_argument("--turns", type=int, nargs=2, default=[5, 60], help="of the shortest and of the longest")

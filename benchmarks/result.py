@@ -23,7 +23,7 @@ def print_result(name: str, measure: Callable[[], dict]) -> None:
 
 
 def machine() -> dict:
-    """Where and when: processor, cores, threads of torch, load of the last minute, device, versions, date (UTC)."""
+    """Processor, cores, torch's threads, load of the last minute, device, versions, date and time (UTC)."""
     import torch
     import transformers
     import trl
@@ -34,7 +34,7 @@ def machine() -> dict:
         "threads": torch.get_num_threads(),
         "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "versions": f"torch {torch.__version__}, transformers {transformers.__version__}, trl {trl.__version__}",
+        "versions": {module.__name__: module.__version__ for module in (torch, transformers, trl)},
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
     }
 
@@ -44,8 +44,9 @@ def processor() -> str:
     import platform
 
     info = Path("/proc/cpuinfo")
-    names = [line for line in info.read_text().splitlines() if line.startswith("model name")] if info.exists() else []
-    return names[0].partition(":")[2].strip() if names else platform.machine()
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
 
 
 def say(text: str) -> None:

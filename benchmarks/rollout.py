@@ -1,14 +1,15 @@
-"""How fast games are gathered through the public API, against stock TRL's GRPOTrainer with environment_factory.
+"""How fast games are gathered through the public API, against stock TRL with environment_factory.
 
-`python -m benchmarks.rollout` prints one JSON line. `ratio`: sampled tokens a second of gathering 64 games of 40
-turns, over those of stock TRL's generation phase (`GRPOTrainer._generate`, nothing else of it) in the same run: same
-base model and adapter, prompts, tool schema and tool results, limit of tokens per turn, temperature 1. Ours counts all
-of `gather_trajectory_groups`. On both sides the games are of `EndlessEnvironment`, and end after exactly 40 turns, or
-at an answer without a tool call, because TRL's loop can't go on from there (`turns` says how long they were in the
-mean). It stops if the two sides did not read the same prompts.
+`python -m benchmarks.rollout` prints one JSON line. `ratio`: sampled tokens a second of gathering 64 games of
+40 turns, over those of stock TRL's generation phase (`GRPOTrainer._generate`, nothing else of it) in the same
+run: same base model and adapter, prompts, tool schema and tool results, limit of tokens per turn, temperature
+1. Ours counts all of `gather_trajectory_groups`. On both sides the games are of `EndlessEnvironment`, and end
+after exactly 40 turns, or at an answer without a tool call, because TRL's loop can't go on from there
+(`turns` says how long they were in the mean). It stops if the two sides did not read the same prompts.
 
-`turn_cost_ratio`: a second measurement, of ours alone: the mean seconds of turns 78 to 82 over those of turns 8 to 12,
-in 64 games of 82 turns. A turn lasts from a game's answer before to its answer, with all games in parallel.
+`turn_cost_ratio`: a second measurement, of ours alone: the mean seconds of turns 78 to 82 over those of turns
+8 to 12, in 64 games of 82 turns. A turn lasts from a game's answer before to its answer, with all games in
+parallel.
 """
 
 from __future__ import annotations
@@ -89,12 +90,12 @@ def tool_message(environment: EndlessEnvironment, call) -> dict:
     return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 
-async def registered(folder: str, base: str, name: str) -> art.TrainableModel:
+async def registered(folder: str, base: str, name: str, seed: int = 0) -> art.TrainableModel:
     """A model ready for rollouts that keeps its files in `folder`."""
     from art_nb.local import LocalBackend
 
     model = art.TrainableModel(name=name, project="benchmarks", base_model=str(base))
-    await model.register(LocalBackend(path=folder))
+    await model.register(LocalBackend(path=folder, seed=seed))
     return model
 
 
@@ -191,7 +192,7 @@ def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=["game_2048"], default="game_2048")
     parser.add_argument("--base", default=str(BASE), help="folder or hub name of the base model")
     parser.add_argument("--groups", type=int, default=8)

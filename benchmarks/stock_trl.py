@@ -1,8 +1,9 @@
 """The baseline: TRL's own GRPOTrainer, on the same base model with the same adapter from the same seed.
 
-TRL 1.15 computes log-probabilities by a Triton kernel that a CPU build of torch does not have: there the published
-trainer samples but can't train. Unsloth's CPU backend puts plain torch in that kernel's place, so it is imported
-first where the kernel is missing. It changes nothing else of GRPOTrainer, whose class and methods stay TRL's.
+TRL 1.15 computes log-probabilities by a Triton kernel that a CPU build of torch does not have: there the
+published trainer samples but can't train. Unsloth's CPU backend puts plain torch in that kernel's place, so
+it is imported first where the kernel is missing. It changes nothing else of GRPOTrainer, whose class and
+methods stay TRL's.
 """
 
 from __future__ import annotations

@@ -181,9 +181,7 @@ def ours(checkpoint, *, rate, beta=0.0, updates=1, tokens=8192, rows=None, confi
     policy = make_policy(checkpoint)
     learner = make_learner(policy, tokens_per_micro_batch=tokens, **settings)
     start = {n: p.detach().clone() for n, p in policy.model.named_parameters() if p.requires_grad}
-    options = TrainConfig(
-        learning_rate=rate, kl_penalty_coef=beta, num_updates=updates, **config or {}
-    )
+    options = TrainConfig(learning_rate=rate, kl_penalty_coef=beta, num_updates=updates, **config or {})
     sequences, _ = build_sequences(make_groups(rows or make_rows()), policy.tokenizer, options)
     return learner.learn(sequences, options), change(policy, start)
 

@@ -70,9 +70,7 @@ def deviation(values):
 @pytest.mark.parametrize("discount", [0.0, 0.5, 0.95, 1.0])
 def test_turn_rewards_against_brute_force(scale, discount):
     turn_rewards = [[[1.0, 2.0], [0.0], [3.0, -1.0, 4.0]], [[5.0]], [[0.5, 0.5], [1.5, -2.5]]]
-    groups = [
-        art.TrajectoryGroup(played(turns=len(r), turn_rewards=r) for r in group) for group in turn_rewards
-    ]
+    groups = [art.TrajectoryGroup(played(turns=len(r), turn_rewards=r) for r in group) for group in turn_rewards]
     groups.insert(1, art.TrajectoryGroup([played(1.0), played(0.0)]))  # this one is judged by its outcome
     found = compute_advantages(groups, TrainConfig(scale_rewards=scale, turn_discount=discount))
     by_outcome = found.pop(1)
@@ -175,7 +173,7 @@ def test_foreign_choices_are_tokenised_again(tokenizer):
 def test_foreign_choices_where_the_template_rewrites_its_generation_prompt(tokenizer):
     tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = tokenizer.chat_template.replace(
-        "<|im_start|>assistant\\n", "<|im_start|>assistant\\n<think>\\n"
+        "<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n"
     )
     items = [user("2 + 2"), foreign("four")]
     group = [art.Trajectory(messages_and_choices=items, reward=1.0), played(0.0)]

@@ -1,0 +1,172 @@
+"""From messages to exact token ids: renders the chat template, and continues an answered conversation by its own ids.
+
+The text of a conversation does not tell which tokens the model sampled, for the same text has many tokenisations. So
+the ids of every answered conversation are remembered under its text, and a prompt that goes on from there starts
+with them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from art_nb.chat import RequestError
+
+USER, SYSTEM = {"role": "user", "content": "a"}, {"role": "system", "content": "b"}
+ANSWER, TOOL = {"role": "assistant", "content": "c"}, {"role": "tool", "tool_call_id": "d", "content": "e"}
+CALL = {
+    "role": "assistant",
+    "content": "",
+    "tool_calls": [{"id": "d", "type": "function", "function": {"name": "f", "arguments": '{"g": 1}'}}],
+}
+THOUGHT = {"role": "assistant", "content": "<think>\nh\n</think>\n\nc"}
+REASONED = {**ANSWER, "reasoning_content": "h"}
+PROBES = (
+    (SYSTEM, USER, ANSWER, USER, CALL, TOOL, ANSWER, USER, THOUGHT, USER, REASONED, USER, ANSWER),
+    (USER, CALL, TOOL, CALL, TOOL, TOOL, THOUGHT, USER, USER, ANSWER, ANSWER, USER, CALL, TOOL),
+    (USER, THOUGHT, USER, REASONED, USER, {"role": "user", "content": " i \n"}),
+)
+
+
+class Template:
+    """The tokenizer's chat template with given tools and further arguments.
+
+    Where the template writes each message by itself, only messages that it has not seen are rendered: a long
+    conversation then costs its new messages. Whether it does so is found out by trying it on `PROBES`.
+    """
+
+    def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
+        self._tokenizer, self._arguments = tokenizer, {**arguments, "tools": tools, "tokenize": False}
+        self._pieces: dict[Any, str] = {}
+        try:
+            self._user = self.whole([USER], opening=False)
+            self.opening = self.whole([USER])[len(self._user) :]
+            conversations = [list(probe[:k]) for probe in PROBES for k in range(1, len(probe) + 1)]
+            self.by_message = all(self._in_pieces(c) == self.whole(c) for c in conversations)
+        except RequestError:
+            self.by_message = False
+
+    def text(self, messages: list[dict]) -> str:
+        """The prompt: all messages, and the opening of the assistant's next one."""
+        return self._in_pieces(messages) if self.by_message else self.whole(messages)
+
+    def whole(self, messages: list[dict], opening: bool = True) -> str:
+        """The same by the template alone. Raises RequestError where the template refuses the messages."""
+        messages = [{**m, "tool_calls": _parsed(m["tool_calls"])} if m.get("tool_calls") else m for m in messages]
+        try:
+            return self._tokenizer.apply_chat_template(messages, add_generation_prompt=opening, **self._arguments)
+        except Exception as error:  # a template may raise whatever it likes
+            raise RequestError(f"messages: the chat template can't render them ({error})") from error
+
+    def answered(self, prompt: str, messages: list[dict], answer: dict) -> str:
+        """The text of a conversation whose prompt has been answered."""
+        if self.by_message:
+            return prompt.removesuffix(self.opening) + self._piece(answer)
+        return self.whole([*messages, answer], opening=False)
+
+    def _in_pieces(self, messages: list[dict]) -> str:
+        return self._piece(messages[0], first=True) + "".join(map(self._piece, messages[1:])) + self.opening
+
+    def _piece(self, message: dict, first: bool = False) -> str:
+        key = (message["role"], message.get("content")) if len(message) == 2 else repr(message)
+        piece = self._pieces.get((first, key))
+        if piece is None:
+            text = self.whole([message] if first else [USER, message], opening=False)
+            piece = self._pieces[first, key] = text if first else text.removeprefix(self._user)
+        return piece
+
+
+class Prompts:
+    """Token ids of conversations.
+
+    tokenizer: with a chat template; ends: the texts of the tokens that end an answer; remembered: how many answered
+    conversations to keep the ids of.
+    """
+
+    def __init__(self, tokenizer, ends: Iterable[str], remembered: int = 4096):
+        self._tokenizer, self._ends, self._remembered = tokenizer, list(ends), remembered
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all that was remembered."""
+        self._templates: dict[str, Template] = {}
+        self._answered: dict[str, deque[tuple[list[int], int]]] = {}
+
+    def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> Template:
+        """The chat template with these tools and arguments. Raises RequestError where they are no JSON."""
+        try:
+            key = json.dumps([tools, arguments], sort_keys=True)
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"tools: expected plain JSON values ({error})") from error
+        if key not in self._templates:
+            self._templates[key] = Template(self._tokenizer, tools, arguments)
+        return self._templates[key]
+
+    def ids(self, text: str) -> tuple[list[int], int | None]:
+        """The prompt's token ids, and the slot that held the conversation it continues, if it does.
+
+        Several conversations may have the same text so far; they are continued in the order in which they got there.
+        """
+        cut = len(text)
+        while (cut := max(text.rfind(end, 0, cut) for end in self._ends)) >= 0:
+            if same := self._answered.get(text[:cut]):
+                same.rotate(-1)
+                ids, slot = same[-1]
+                # The rest starts with an end-of-turn token, and tokenisation does not reach across one.
+                return ids + self._tokenizer.encode(text[cut:], add_special_tokens=False), slot
+        return self._tokenizer.encode(text, add_special_tokens=False), None
+
+    def remember(self, prompt: str, text: str, ids: list[int], slot: int) -> None:
+        """Keep what a conversation was made of.
+
+        prompt: its text before the answer; text: with the answer; ids: what the model saw and said, without the end of
+        the answer. Nothing is kept where the template changed the prompt once it was answered: the ids would say
+        something else than the text.
+        """
+        cut = max(text.rfind(end) for end in self._ends)
+        if cut >= 0 and text.startswith(prompt):
+            self._answered.setdefault(text[:cut], deque()).append((ids, slot))
+            if len(self._answered) > self._remembered:
+                del self._answered[next(iter(self._answered))]
+
+
+def plain(messages: Any) -> list[dict]:
+    """The messages as dicts with text as content.
+
+    Raises:
+        RequestError: there is none, or one is no message; it says which.
+    """
+    if not isinstance(messages, list | tuple) or not messages:
+        raise RequestError(f"messages is {messages!r}: expected a list with at least one message")
+    return [m if _is_plain(m) else _plain(m, i) for i, m in enumerate(messages)]
+
+
+def _is_plain(message: Any) -> bool:
+    return type(message) is dict and type(message.get("role")) is str and type(message.get("content")) is str
+
+
+def _plain(message: Any, index: int) -> dict:
+    message = message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise RequestError(f"messages[{index}] is {message!r}: expected a dict with a role")
+    content = message.get("content") or ""
+    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise RequestError(f"messages[{index}]: content is {content!r}: expected a string or a list of text parts")
+    return {**message, "content": content}
+
+
+def _parsed(calls: list[dict]) -> list[dict]:
+    """Tool calls with their arguments as an object, as chat templates expect them; the API has them as a string."""
+    parsed = []
+    for call in calls:
+        function = dict(call.get("function", call))
+        try:
+            function["arguments"] = json.loads(function["arguments"])
+        except (TypeError, ValueError, KeyError):
+            pass  # an object already, or nothing that could be one
+        parsed.append({**call, "function": function})
+    return parsed

@@ -1,0 +1,108 @@
+"""Each benchmark runs on tiny settings and prints its one line; both sides read the same prompts. Nothing is timed."""
+
+import asyncio
+import json
+import sys
+from functools import partial
+
+import pytest
+
+pytest.importorskip("unsloth", reason="stock TRL can't train without it on a torch that has no Triton")
+
+from art_nb.tasks.game_2048 import MOVE_TOOL  # noqa: E402
+from benchmarks import learner, rollout, time_to_skill  # noqa: E402
+from benchmarks.result import print_result  # noqa: E402
+
+BASE = str(rollout.BASE)
+MACHINE = {"processor", "cores", "threads", "load", "device", "versions", "date"}
+
+
+def printed(capsys, name, measure) -> dict:
+    """What the benchmark printed, which must be one line of JSON."""
+    print_result(name, measure)
+    (line,) = capsys.readouterr().out.splitlines()
+    result = json.loads(line)
+    assert result["benchmark"] == name
+    assert result.pop("machine").keys() == MACHINE
+    return result
+
+
+def test_rollout(capsys):
+    result = printed(capsys, "rollout", partial(rollout.measure, BASE, groups=1, size=2, turns=3, late=11))
+    sides = {f"{side}_{key}" for side in ("ours", "stock") for key in ("tokens_per_s", "tokens", "seconds", "turns")}
+    assert result.keys() == {"benchmark", "ratio", "turn_10_s", "turn_11_s", "turn_cost_ratio"} | sides
+    assert result["ratio"] > 0 and result["turn_cost_ratio"] > 0
+    assert result["ours_turns"] <= 3 and result["stock_turns"] <= 3
+
+
+def test_stock_trl_reads_what_our_client_would_send(tmp_path):
+    """Every token of its games is where our client's template puts it, tools, boards and answers alike."""
+    stock = rollout.measure_stock(str(tmp_path), BASE, groups=2, size=2, turns=3)
+    ours = asyncio.run(rollout.measure_ours(str(tmp_path), BASE, groups=2, size=2, turns=3))
+    assert ours["prompts"] == stock["prompts"]
+    tokenizer = rollout.stock_policy(BASE, seed=0).tokenizer
+    for prompt, game, messages in zip(stock["prompts"], stock["games"], stock["messages"], strict=True):
+        text = tokenizer.decode(prompt).split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+        conversation = [{"role": "user", "content": text}, *messages]
+        whole = tokenizer.apply_chat_template(conversation, tools=[MOVE_TOOL], tokenize=False)
+        assert whole.startswith(tokenizer.decode(game).removesuffix("<|im_end|>"))
+        assert len(messages) == 5 or not messages[-1].get("tool_calls")  # three answers, two boards in between
+
+
+def test_an_illegal_move_neither_ends_the_game_nor_changes_the_board():
+    environment = rollout.EndlessEnvironment()
+    board = environment.reset(seed=3)
+    while "left" in environment.game.legal_moves():
+        board = environment.move("left")
+    assert environment.move("left") == board and environment.move("nowhere") == board
+    for _ in range(400):  # far beyond the end of a game played so badly
+        board = environment.move((environment.game.legal_moves() or ["left"])[0])
+    assert board == environment.game.render() and not environment.game.over
+
+
+def test_learner(capsys):
+    count = learner.GROUP
+    result = printed(capsys, "learner", partial(learner.measure, BASE, count, 1, 3, [4, count], repeats=1))
+    assert result.keys() == {
+        "benchmark", "ratio", "ours_tokens_per_s", "stock_tokens_per_s", "stock_batch_size",
+        "stock_tokens_per_s_by_batch_size", "tokens", "trained_tokens", "padding_of_stock", "grad_norm",
+    }  # fmt: skip
+    assert result["ratio"] > 0
+    assert result["grad_norm"]["ours"] == pytest.approx(result["grad_norm"]["stock"], rel=0.01)
+    assert 0 < result["trained_tokens"] < result["tokens"] and 0 <= result["padding_of_stock"] < 1
+
+
+def test_time_to_skill(capsys, monkeypatch):
+    monkeypatch.setattr(time_to_skill, "GROUPS", 1)
+    monkeypatch.setattr(time_to_skill, "SIZE", 2)
+    monkeypatch.setattr(time_to_skill, "MAX_TURNS", 2)
+    settings = {"seeds": 1, "limit": 0.5, "games": 2, "by_tool": True, "batch_size": 2}
+    result = printed(capsys, "time_to_skill", partial(time_to_skill.measure, BASE, **settings))
+    assert result.keys() == {
+        "benchmark", "ratio", "ratio_is_at_least", "ours_mean_s", "stock_mean_s", "limit_s", "held_out_games",
+        "ours", "stock",
+    }  # fmt: skip
+    for (run,) in (result["ours"], result["stock"]):
+        assert run.keys() == {"seed", "seconds", "stopped", "steps", "win_rate_before", "win_rate_after"}
+        assert run["seconds"] <= 0.5 and run["stopped"] == (run["win_rate_after"] < run["win_rate_before"] + 0.2)
+
+
+def test_a_race_stops_at_its_limit_or_its_goal():
+    race = time_to_skill.Race("ours", 0, limit=30.0)
+    race.measured(0.2)
+    race.trained(4.0)
+    assert not race.due and not race.arrived
+    race.trained(8.0)
+    assert race.due
+    race.measured(0.4)
+    assert race.arrived and not race.out_of_time and not race.result()["stopped"]
+    race.trained(40.0)
+    assert race.out_of_time and race.result()["seconds"] == 30.0
+
+
+@pytest.mark.parametrize("module", [rollout, learner, time_to_skill])
+def test_the_command_says_what_it_measures(module, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--help"])
+    with pytest.raises(SystemExit):
+        module.main()
+    assert "JSON line" in capsys.readouterr().out
