@@ -14,14 +14,19 @@ from dataclasses import dataclass, field
 import torch
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 ATTENTION = "art_nb_slots"
 FEW = 8  # new tokens up to which a mask for each slot costs less than a call for each slot
 
 
-def slot_attention(module, query, key, value, attention_mask, *, slot_cache, scaling, sliding_window=None, **_):
-    """Attention as transformers' models call it; `slot_cache` is an argument of the model's forward, handed through."""
-    return slot_cache.attend(module.layer_idx, query, key, value, scaling, sliding_window), None
+def slot_attention(module, query, key, value, attention_mask, slot_cache=None, **options):
+    """Attention as transformers' models call it. `slot_cache` is an argument of the model's forward, handed through;
+    without it this is plain attention."""
+    if slot_cache is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    window = options.get("sliding_window")
+    return slot_cache.attend(module.layer_idx, query, key, value, options["scaling"], window), None
 
 
 AttentionInterface.register(ATTENTION, slot_attention)
@@ -101,10 +106,13 @@ class SlotCache(Cache):
         groups[-1].tokens.append(tokens)
         groups[-1].ends.append(end)
 
+    @torch.inference_mode()
     def copy(self, source: int, target: int, length: int) -> None:
         """Let slot `target` hold the first `length` tokens of slot `source`."""
-        for buffer in (b for layer in self.buffers.values() for b in layer):
-            buffer[target, :, :length] = buffer[source, :, :length]
+        for buffers in self.buffers.values():
+            for i, buffer in enumerate(buffers):
+                buffers[i] = self._grown(buffer, target + 1, length)
+                buffers[i][target, :, :length] = buffers[i][source, :, :length]
         self.lengths[target] = length
 
     def update(self, key_states, value_states, *args, **kwargs):
@@ -137,22 +145,22 @@ class SlotCache(Cache):
 
     def _keep(self, layer: int, *states: torch.Tensor) -> list[torch.Tensor]:
         """Write the new tokens' keys and values behind what their slots hold; returns the layer's buffers."""
-        slots, capacity = self.needed
-        have = self.buffers.get(layer)
-        if have is None or have[0].shape[0] < slots or have[0].shape[2] < capacity:
-            self.buffers[layer] = [self._grown(s, have and have[i], slots, capacity) for i, s in enumerate(states)]
-        for buffer, new in zip(self.buffers[layer], states, strict=True):
-            buffer[self.rows, :, self.positions] = new[0].transpose(0, 1)
-        return self.buffers[layer]
+        buffers = self.buffers.setdefault(layer, [new.new_zeros(0, new.shape[1], 0, new.shape[3]) for new in states])
+        for i, new in enumerate(states):
+            buffers[i] = self._grown(buffers[i], *self.needed)
+            buffers[i][self.rows, :, self.positions] = new[0].transpose(0, 1)
+        return buffers
 
-    def _grown(self, states: torch.Tensor, old: torch.Tensor | None, slots: int, capacity: int) -> torch.Tensor:
-        """A larger buffer with the old content; in steps of half as much again, so that growth stays cheap."""
-        had = old.shape if old is not None else (0, 0, 0)
-        slots = slots if slots <= had[0] else min(len(self.lengths), max(slots, 3 * had[0] // 2))
-        capacity = capacity if capacity <= had[2] else max(capacity, 3 * had[2] // 2, 128)
-        grown = states.new_zeros(max(slots, had[0]), states.shape[1], max(capacity, had[2]), states.shape[3])
-        if old is not None:
-            grown[: had[0], :, : had[2]] = old
+    def _grown(self, buffer: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
+        """The buffer, or a larger one with its content where it has not so many slots or so much capacity."""
+        had_slots, kinds, had, size = buffer.shape
+        if slots <= had_slots and capacity <= had:
+            return buffer
+        # By half as much again at least, so that what is copied stays little.
+        slots = had_slots if slots <= had_slots else min(len(self.lengths), max(slots, 3 * had_slots // 2))
+        capacity = had if capacity <= had else max(capacity, 3 * had // 2, 128)
+        grown = buffer.new_zeros(slots, kinds, capacity, size)
+        grown[:had_slots, :, :had] = buffer
         return grown
 
     def get_seq_length(self, layer_idx: int = 0) -> int:

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from art_nb.grpo import entropy, kl_k3, ratio, token_logprobs
 from art_nb.policy import Policy, default_learning_rate
 from art_nb.sequences import TokenSequence
+from art_nb.shortcuts import folded_adapters, last_mlp_only_where
 from art_nb.types import TrainConfig
 
 # After policy, which silences TRL's telemetry and takes this class before Unsloth can replace it.
@@ -46,7 +47,8 @@ class Learner(GRPOTrainer):
         policy: what is trained.
         grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...).
         output_dir: where TRL may write.
-        tokens_per_micro_batch: padded tokens that go through the model at once; bounds the memory.
+        tokens_per_micro_batch: padded tokens that go through the model at once. On a GPU this bounds the memory;
+            on a CPU few are faster, as they stay in its cache. None: 16384 and 2048.
     """
 
     def __init__(
@@ -55,7 +57,7 @@ class Learner(GRPOTrainer):
         *,
         grpo: dict | None = None,
         output_dir: str = ".art",
-        tokens_per_micro_batch: int = 8192,
+        tokens_per_micro_batch: int | None = None,
     ):
         from datasets import Dataset
 
@@ -74,13 +76,12 @@ class Learner(GRPOTrainer):
         if own_forward is not None:
             base.forward = own_forward
         if self.loss_type == "vespo":
-            raise ValueError(
-                "loss_type 'vespo' takes one advantage per sequence; here every token has its own"
-            )
+            raise ValueError("loss_type 'vespo' takes one advantage per sequence; here every token has its own")
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances a router, which no adapter changes
-        self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch
+        default = 16384 if policy.device.type == "cuda" else 2048
+        self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or default
         self.current_gradient_accumulation_steps = 1
         self.create_optimizer()
         self.optimizer = self.accelerator.prepare(self.optimizer)
@@ -110,16 +111,15 @@ class Learner(GRPOTrainer):
         rate = config.learning_rate if given else default_learning_rate(self.policy.parameters)
         self.beta = config.kl_penalty_coef
         batches = self.micro_batches(sequences, config)
-        with _seeded(seed, self.policy.device):
+        decoder = self.policy.model.get_base_model().base_model
+        with _seeded(seed, self.policy.device), last_mlp_only_where(decoder, lambda: self._trained):
             metrics = {} if self.beta else {"kl": self._watched_kl(sequences)}
             if self.beta:
                 for batch in batches:
                     batch["ref_per_token_logps"] = self._logprobs(batch, of_base=True)
             updates = []
             for number in range(1, config.num_updates + 1):
-                updates.append(
-                    self._update(batches, rate, lambda text, n=number: report(f"update {n}, {text}"))
-                )
+                updates.append(self._update(batches, rate, lambda text, n=number: report(f"update {n}, {text}")))
                 if number == 1 < config.num_updates:
                     for batch in batches:
                         batch["old_per_token_logps"] = batch["logprobs"]
@@ -164,15 +164,13 @@ class Learner(GRPOTrainer):
 
         Only sampled tokens go through the output head (TRL sends what the environment said through it as well).
         Padding lies on the right, where a causal model never looks, so no mask is needed and attention takes its
-        fastest path.
+        fastest path. Nothing follows the last token, so it does not go through the model.
         """
         base = self.accelerator.unwrap_model(model).get_base_model()
         with self.accelerator.autocast():
-            hidden = base.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
-            hidden = hidden[:, -logits_to_keep - 1 : -1][self._trained]
-            found = self._head(
-                base.get_output_embeddings(), hidden, input_ids[:, -logits_to_keep:][self._trained]
-            )
+            hidden = base.base_model(input_ids=input_ids[:, :-1], use_cache=False).last_hidden_state
+            hidden, ids = hidden[self._trained], input_ids[:, 1:][self._trained]
+            found = self._head(base.get_output_embeddings(), hidden, ids)
         logprobs, entropies = (
             torch.zeros(self._trained.shape, device=values.device).masked_scatter(self._trained, values)
             for values in found
@@ -187,9 +185,7 @@ class Learner(GRPOTrainer):
 
         def compute(hidden, ids):
             logits = head(hidden).float() / self.temperature
-            return token_logprobs(logits, ids), entropy(
-                logits if self._entropy_bonus_enabled else logits.detach()
-            )
+            return token_logprobs(logits, ids), entropy(logits if self._entropy_bonus_enabled else logits.detach())
 
         rows = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
         if len(hidden) <= rows:
@@ -205,18 +201,18 @@ class Learner(GRPOTrainer):
         seen.clear()
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        for i, batch in enumerate(batches):
-            report(f"micro-batch {i + 1} of {len(batches)}")
-            loss = self.compute_loss(self.model, batch) * batch["weight"]
-            self.accelerator.backward(loss)
-            batch["logprobs"] = self.last_logprobs
-            losses.append(loss.detach())
+        with folded_adapters(self.model):
+            for i, batch in enumerate(batches):
+                report(f"micro-batch {i + 1} of {len(batches)}")
+                loss = self.compute_loss(self.model, batch) * batch["weight"]
+                self.accelerator.backward(loss)
+                batch["logprobs"] = self.last_logprobs
+                losses.append(loss.detach())
         loss = torch.stack(losses).sum().item()
         most = self.args.max_grad_norm or math.inf
         norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), most))
-        scaled = (
-            self.accelerator.scaler is not None
-        )  # fp16: the scaler skips a step that overflowed, by design
+        # With fp16 the scaler skips a step that overflowed, by design.
+        scaled = self.accelerator.scaler is not None
         if not math.isfinite(loss) or not (math.isfinite(norm) or scaled):
             self.optimizer.zero_grad(set_to_none=True)
             raise FloatingPointError(f"loss {loss}, gradient norm {norm}: the step was not taken")
@@ -259,9 +255,7 @@ def _settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
     bf16 = on_gpu and torch.cuda.is_bf16_supported()
     # How a batch is cut is decided by `micro_batches`; these only have to satisfy TRL.
     fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    if ignored := sorted(
-        set(grpo) & {*fixed, "steps_per_generation", "generation_batch_size", "num_iterations"}
-    ):
+    if ignored := sorted(set(grpo) & {*fixed, "steps_per_generation", "generation_batch_size", "num_iterations"}):
         warnings.warn(
             f"without effect here: {', '.join(ignored)} (groups have any size; the number of optimizer steps is "
             "TrainConfig's num_updates)",

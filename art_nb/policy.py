@@ -112,9 +112,7 @@ def load_policy(
             model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
     except OSError as error:
         if not is_local:
-            error.add_note(
-                f"{name!r} was taken for a name on the hub, because {Path.cwd()} holds no such folder."
-            )
+            error.add_note(f"{name!r} was taken for a name on the hub, because {Path.cwd()} holds no such folder.")
         raise
     config = model.config.get_text_config()
     if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:
@@ -152,9 +150,7 @@ def linear_names(model: torch.nn.Module) -> list[str]:
 
 def _checked_name(base_model: str | os.PathLike) -> str:
     name = os.fspath(base_model)
-    looks_like_a_path = (
-        name.startswith((".", "/", "~")) or name.count("/") > 1 or isinstance(base_model, Path)
-    )
+    looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or isinstance(base_model, Path)
     if not looks_like_a_path and not Path(name).exists():
         return name
     folder = Path(name).expanduser()

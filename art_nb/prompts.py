@@ -8,8 +8,8 @@ with them.
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from art_nb.chat import RequestError
@@ -78,6 +78,15 @@ class Template:
         return piece
 
 
+@dataclass
+class Answered:
+    """An answered conversation: its ids without the end of the answer, its slot, and how often it was gone on with."""
+
+    ids: list[int]
+    slot: int
+    continued: int = 0
+
+
 class Prompts:
     """Token ids of conversations.
 
@@ -92,7 +101,7 @@ class Prompts:
     def forget(self) -> None:
         """Drop all that was remembered."""
         self._templates: dict[str, Template] = {}
-        self._answered: dict[str, deque[tuple[list[int], int]]] = {}
+        self._answered: dict[str, list[Answered]] = {}
 
     def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> Template:
         """The chat template with these tools and arguments. Raises RequestError where they are no JSON."""
@@ -107,15 +116,15 @@ class Prompts:
     def ids(self, text: str) -> tuple[list[int], int | None]:
         """The prompt's token ids, and the slot that held the conversation it continues, if it does.
 
-        Several conversations may have the same text so far; they are continued in the order in which they got there.
+        Of several conversations with the same text so far, it is the first that has not been gone on with.
         """
         cut = len(text)
         while (cut := max(text.rfind(end, 0, cut) for end in self._ends)) >= 0:
             if same := self._answered.get(text[:cut]):
-                same.rotate(-1)
-                ids, slot = same[-1]
+                known = min(same, key=lambda answered: answered.continued)
+                known.continued += 1
                 # The rest starts with an end-of-turn token, and tokenisation does not reach across one.
-                return ids + self._tokenizer.encode(text[cut:], add_special_tokens=False), slot
+                return known.ids + self._tokenizer.encode(text[cut:], add_special_tokens=False), known.slot
         return self._tokenizer.encode(text, add_special_tokens=False), None
 
     def remember(self, prompt: str, text: str, ids: list[int], slot: int) -> None:
@@ -127,7 +136,7 @@ class Prompts:
         """
         cut = max(text.rfind(end) for end in self._ends)
         if cut >= 0 and text.startswith(prompt):
-            self._answered.setdefault(text[:cut], deque()).append((ids, slot))
+            self._answered.setdefault(text[:cut], []).append(Answered(ids, slot))
             if len(self._answered) > self._remembered:
                 del self._answered[next(iter(self._answered))]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import math
 import random
 import time
 from collections import deque
@@ -165,6 +164,8 @@ class Sampler:
             self.waiting.clear()
             self._reset()
         self.driver = loop.create_task(self._drive())
+        # An interrupt is raised where the loop runs; asyncio need not report it a second time.
+        self.driver.add_done_callback(lambda driver: driver.cancelled() or driver.exception())
 
     async def _drive(self) -> None:
         """Decode until nobody waits. Between two forwards every coroutine that can run, runs, so that batches fill."""
@@ -269,13 +270,13 @@ class Sampler:
         """Draw a token behind each output of the forward, and let each request take its own."""
         outputs = [(r.options, r.uniform(len(r.tokens) + i)) for r in self.active for i in range(1 + len(r.guess))]
         controls = torch.tensor([(o.temperature, o.top_p, u) for o, u in outputs], dtype=torch.float64)
-        tokens = draw(logits, *controls.to(logits.device).unbind(1))
         logprobs = torch.log_softmax(logits, dim=-1)
+        if logprobs.amax(-1).isnan().any():
+            raise FloatingPointError("the model's output is not finite: its weights are broken")
+        tokens = draw(logits, *controls.to(logits.device).unbind(1))
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
-        if not all(map(math.isfinite, chosen)):
-            raise FloatingPointError("the model's log-probabilities are not finite: its weights are broken")
         most = max(options.top_logprobs for options, _ in outputs)
-        top = [list(zip(*pair, strict=True)) for pair in zip(*(t.tolist() for t in logprobs.topk(most)), strict=True)]
+        top = [list(zip(*pair, strict=True)) for pair in zip(*(t.tolist() for t in logprobs.topk(most)[::-1]), strict=True)]
         drawn = zip(tokens.tolist(), chosen, top, strict=True)
         for request in self.active:
             self._take(request, list(islice(drawn, 1 + len(request.guess))))

@@ -19,10 +19,12 @@ import tempfile
 import time
 
 import torch
+from openai.types.chat.chat_completion import Choice
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, TrainerCallback
 
 import art_nb as art
-from art_nb.learner import collate
+from art_nb.policy import Policy
 from art_nb.sequences import TokenSequence, build_sequences
 from benchmarks.result import print_result, say
 from benchmarks.rollout import BASE, play, registered
@@ -35,11 +37,28 @@ GROUP = 8
 async def conversations(model: art.TrainableModel, count: int, shortest: int, longest: int) -> list:
     """Groups of GROUP games each, `count` games of lengths spread evenly from `shortest` to `longest` turns."""
     lengths = [shortest + i * (longest - shortest) // (count - 1) for i in range(count)]
-    groups = count // GROUP
-    return await art.gather_trajectory_groups(
-        [art.TrajectoryGroup(play(model, g, turns) for turns in lengths[g::groups]) for g in range(groups)],
+    count = count // GROUP
+    groups = await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(play(model, g, turns) for turns in lengths[g::count]) for g in range(count)],
         pbar_desc=None,
     )
+    for trajectory in (trajectory for group in groups for trajectory in group):
+        cut_where_tokens_differ(trajectory)
+    return groups
+
+
+def cut_where_tokens_differ(trajectory: art.Trajectory) -> None:
+    """Ends a conversation before the first prompt that does not go on from the tokens so far.
+
+    A malformed answer may read differently when it is sent back. We would train on two sequences then; TRL can't.
+    """
+    seen: list[int] = []
+    for i, item in enumerate(trajectory.messages_and_choices):
+        if isinstance(item, Choice):
+            if item.prompt_token_ids[: len(seen)] != seen:
+                del trajectory.messages_and_choices[i:]
+                break
+            seen = item.prompt_token_ids + item.token_ids
 
 
 async def measure_ours(
@@ -95,20 +114,33 @@ def measure_stock(folder: str, base: str, sequences: list[TokenSequence], batch_
     return {"seconds": statistics.median(clock.seconds[1:]), "grad_norm": trainer.state.log_history[0]["grad_norm"]}
 
 
-def stock_inputs(sequences: list[TokenSequence], policy) -> dict[str, torch.Tensor]:
-    """All sequences in TRL's input format, with one advantage for each."""
-    inputs = collate(sequences, policy.tokenizer.pad_token_id, policy.device)
-    del inputs["sampling_logps"]
-    inputs["advantages"] = torch.tensor([s.advantages[s.trained.index(True)] for s in sequences])
-    inputs["num_items_in_batch"] = (inputs["completion_mask"] * inputs["tool_mask"]).sum()
-    return inputs
+def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, torch.Tensor]:
+    """All sequences in TRL's input format: prompts padded on the left, the rest on the right; an advantage for each."""
+    prompts, completions, sampled = [], [], []
+    for s in sequences:
+        first = s.trained.index(True)
+        prompts.append(s.ids[:first])
+        completions.append(s.ids[first:])
+        sampled.append([int(trained) for trained in s.trained[first:]])
+
+    def padded(rows: list[list[int]], value: int, side: str) -> torch.Tensor:
+        return pad_sequence([torch.tensor(row) for row in rows], True, value, side).to(policy.device)
+
+    pad = policy.tokenizer.pad_token_id
+    inputs = {
+        "prompt_ids": padded(prompts, pad, "left"),
+        "prompt_mask": padded([[1] * len(ids) for ids in prompts], 0, "left"),
+        "completion_ids": padded(completions, pad, "right"),
+        "completion_mask": padded([[1] * len(ids) for ids in completions], 0, "right"),
+        "tool_mask": padded(sampled, 1, "right"),
+        "advantages": torch.tensor([s.advantages[s.trained.index(True)] for s in sequences], device=policy.device),
+    }
+    return inputs | {"num_items_in_batch": (inputs["completion_mask"] * inputs["tool_mask"]).sum()}
 
 
 def measure(base: str, count: int, shortest: int, longest: int, batch_sizes: list[int], repeats: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         ours, sequences = asyncio.run(measure_ours(folder, base, count, shortest, longest, repeats))
-        if len(sequences) != count:
-            raise SystemExit(f"{count} conversations became {len(sequences)} sequences; TRL's batches need as many")
         need_a_loss()
         stock = {size: measure_stock(folder, base, sequences, size, repeats) for size in batch_sizes}
     for size, numbers in stock.items():

@@ -20,8 +20,8 @@ from art_nb.types import TrainConfig
 
 METRICS = [
     "reward", "reward_std", "reward_min", "reward_max", "kl", "entropy", "clip_fraction", "ratio_min", "ratio_max",
-    "grad_norm", "loss", "learning_rate", "rollout_tokens_per_s", "train_tokens_per_s", "rollout_s", "train_s", "save_s",
-    "groups", "groups_without_signal", "trajectories", "tokens_trained", "evens",
+    "grad_norm", "loss", "learning_rate", "rollout_tokens_per_s", "train_tokens_per_s", "rollout_s", "train_s",
+    "save_s", "groups", "groups_without_signal", "trajectories", "tokens_trained", "evens",
 ]  # fmt: skip
 
 
@@ -114,10 +114,12 @@ def test_a_step_reports_all_its_numbers(base, tmp_path):
     assert row["groups_without_signal"] == 1 and row["groups"] == 3
     # On the first update the trained policy is the one that sampled.
     assert row["ratio_min"] == pytest.approx(1, abs=1e-4) == row["ratio_max"]
-    assert row["clip_fraction"] == 0 and abs(row["loss"]) < 1e-5 and row["kl"] == pytest.approx(0, abs=1e-6)
+    assert row["clip_fraction"] == 0 and row["kl"] == pytest.approx(0, abs=1e-6)
     assert 0 < row["entropy"] < math.log(259)
     trained = [choice for group in (groups[0], groups[2]) for t in group for choice in t.choices()]
-    assert row["tokens_trained"] == sum(len(choice.token_ids) for choice in trained)
+    advantages = [advantage for choice in trained for advantage in choice.token_advantages]
+    assert row["tokens_trained"] == len(advantages) == sum(len(choice.token_ids) for choice in trained)
+    assert row["loss"] == pytest.approx(-sum(advantages) / len(advantages), abs=1e-5)  # every ratio is 1
     records = model.records("train", 1)
     assert [(r["group"], r["index"]) for r in records] == [(g, i) for g in range(3) for i in range(4)]
     assert records[0]["turns"][1]["advantages"] and records[0]["turns"][1]["tokens"]

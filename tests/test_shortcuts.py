@@ -1,0 +1,105 @@
+"""The shortcuts leave outputs and gradients as they are, take everything off again, and know where they don't fit."""
+
+import pytest
+import torch
+from tiny_models import make_checkpoint
+
+from art_nb.policy import load_policy
+from art_nb.shortcuts import folded_adapters, last_mlp_only_where
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return make_checkpoint(tmp_path_factory.mktemp("qwen2"), "qwen2")  # it has biases too
+
+
+def make_model(checkpoint, **peft_args):
+    model = load_policy(checkpoint, engine="transformers", peft_args=peft_args).model
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=generator)
+    return model.train()
+
+
+IDS = torch.randint(3, 250, (3, 11), generator=torch.Generator().manual_seed(2))
+NEEDED = torch.rand(3, 11, generator=torch.Generator().manual_seed(3)) < 0.3
+
+
+def own_forwards(model):
+    return [name for name, module in model.named_modules() if "forward" in module.__dict__]
+
+
+def gradients(model):
+    found = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def assert_equal_gradients(found, expected):
+    assert found.keys() == expected.keys() and len(found) > 20
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max() < 1e-5 * gradient.abs().max(), name
+
+
+def test_folded_adapters_give_the_same_outputs_and_gradients(checkpoint):
+    model = make_model(checkpoint, r=16)
+    weights = torch.randn(3, 11, 259, generator=torch.Generator().manual_seed(4))
+    expected = model(input_ids=IDS).logits
+    (expected * weights).sum().backward()
+    expected_gradients = gradients(model)
+    with folded_adapters(model):
+        assert len(own_forwards(model)) == 14
+        for row in range(3):  # summed over several passes
+            logits = model(input_ids=IDS[row : row + 1]).logits
+            torch.testing.assert_close(logits[0], expected[row], atol=1e-5, rtol=1e-5)
+            (logits * weights[row]).sum().backward()
+    assert_equal_gradients(gradients(model), expected_gradients)
+    assert own_forwards(model) == []
+
+
+@pytest.mark.parametrize("peft_args", [{"r": 2}, {"r": 16, "lora_dropout": 0.5}, {"r": 16, "use_dora": True}], ids=str)
+def test_adapters_that_cannot_or_need_not_be_folded_stay(checkpoint, peft_args):
+    model = make_model(checkpoint, **peft_args)
+    with folded_adapters(model):
+        assert own_forwards(model) == []
+    model = make_model(checkpoint, r=16)
+    with model.disable_adapter(), folded_adapters(model):
+        assert own_forwards(model) == []
+
+
+def test_an_error_inside_takes_the_shortcuts_off(checkpoint):
+    model = make_model(checkpoint, r=16)
+    decoder = model.get_base_model().model
+    with pytest.raises(KeyboardInterrupt), folded_adapters(model), last_mlp_only_where(decoder, lambda: NEEDED):
+        model(input_ids=IDS).logits.sum().backward()
+        raise KeyboardInterrupt
+    assert own_forwards(model) == []
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+def test_the_last_mlp_works_only_where_it_is_needed(checkpoint, checkpointing):
+    model = make_model(checkpoint, r=4)
+    if checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    decoder, seen = model.get_base_model().model, []
+    decoder.layers[-1].mlp.gate_proj.register_forward_hook(lambda *a: seen.append(a[1][0].shape[:-1].numel()))
+    weights = torch.randn(int(NEEDED.sum()), 32, generator=torch.Generator().manual_seed(4))
+    expected = decoder(input_ids=IDS).last_hidden_state[NEEDED]
+    (expected * weights).sum().backward()
+    expected_gradients = gradients(model)
+    assert set(seen) == {33}
+    seen.clear()
+    with last_mlp_only_where(decoder, lambda: NEEDED):
+        found = decoder(input_ids=IDS).last_hidden_state[NEEDED]
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+        (found * weights).sum().backward()
+    assert set(seen) == {int(NEEDED.sum())}
+    assert_equal_gradients(gradients(model), expected_gradients)
+    assert own_forwards(model) == []
+
+
+def test_a_mixture_of_experts_is_left_alone(tmp_path):
+    model = make_model(make_checkpoint(tmp_path, "deepseek_v3"), r=4)
+    with last_mlp_only_where(model.get_base_model().model, lambda: NEEDED):
+        assert own_forwards(model) == []
