@@ -36,34 +36,40 @@ AttentionInterface.register(ATTENTION, slot_attention)
 class Group:
     """Neighbouring slots, `first` to `last`, that attend in one call, each from its newest `new` tokens.
 
-    tokens: where these lie in the packed input; ends: how many tokens each slot holds, the new ones included.
+    begin: where these tokens begin among all that attend; ends: how many tokens each slot holds, the new ones included.
     """
 
     first: int
     last: int
     new: int
-    tokens: list[torch.Tensor]
+    begin: int
     ends: list[int]
     masks: dict[int | None, tuple[int, torch.Tensor | None]] = field(default_factory=dict)
 
     def takes(self, slot: int, new: int, end: int, ragged: bool) -> bool:
-        """Whether one more slot fits in: the next one, with as many new tokens and (about) as many in all."""
-        low, high = min(end, *self.ends), max(end, *self.ends)
-        return slot == self.last + 1 and new == self.new and (low == high or ragged and high <= 1.25 * low + 32)
+        """Whether one more slot fits in: the next one, with as many new tokens and (nearly) as many in all."""
+        if slot != self.last + 1 or new != self.new:
+            return False
+        low, high = min(end, self.ends[0]), max(end, self.ends[0])
+        return low == high or ragged and high <= 1.12 * low + 16
 
     def mask(self, window: int | None, heads: int, like: torch.Tensor) -> tuple[int, torch.Tensor | None]:
         """The first position that any of the tokens sees, and what to add to the scores from there on.
 
-        The mask has shape (slots or 1, 1, heads * new or 1, positions); None where all is seen.
+        The mask has shape (slots or 1, 1, heads * new, positions); None where all is seen.
         """
         if window not in self.masks:
-            begin = max(0, min(self.ends) - self.new - window + 1) if window else 0
-            ends = torch.tensor(self.ends if min(self.ends) < max(self.ends) else self.ends[:1])[:, None, None]
-            own = ends - self.new + torch.arange(self.new)[:, None]
-            seen = torch.arange(begin, max(self.ends))
-            hidden = (seen > own) | (seen <= own - window) if window else seen > own
-            mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf).repeat(1, heads, 1)[:, None]
-            self.masks[window] = begin, mask.to(like.device, like.dtype) if hidden.any() else None
+            low, high = min(self.ends), max(self.ends)
+            start = max(0, low - self.new - window + 1) if window else 0
+            mask = None
+            if self.new > 1 or low < high:
+                ends = torch.tensor(self.ends if low < high else [high])[:, None, None]
+                own = ends - self.new + torch.arange(self.new)[:, None]
+                seen = torch.arange(start, high)
+                hidden = (seen > own) | (seen <= own - window) if window else seen > own
+                mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf).repeat(1, heads, 1)[:, None]
+                mask = mask.to(like.device, like.dtype)
+            self.masks[window] = start, mask
         return self.masks[window]
 
 
@@ -75,36 +81,34 @@ class SlotCache(Cache):
 
     def __init__(self, slots: int, layers: int, device: torch.device):
         self.lengths = [0] * slots
-        self.layers_before_last, self.device = layers - 1, device
+        self.last_layer, self.device = layers - 1, device
         self.buffers: dict[int, list[torch.Tensor]] = {}
 
     def begin(self, slots: list[int], counts: list[int], kept: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Prepare a forward of `counts[i]` new tokens for `slots[i]` (ascending), with an output for the last `kept[i]`.
+        """Prepare a forward of `counts[i]` new tokens for `slots[i]` (ascending), the last `kept[i]` with an output.
 
         Returns position ids (1, N) and the packed indices (M,) of the tokens with an output. After the forward the
         caller raises `lengths` by as many tokens as it wants to keep.
         """
-        self.groups: list[Group] = []
-        self.last_groups: list[Group] = []
-        count, packed = torch.tensor(counts), torch.arange(sum(counts))
-        shift = torch.tensor([self.lengths[slot] for slot in slots]) - count.cumsum(0) + count
-        self.rows = torch.tensor(slots).repeat_interleave(count).to(self.device)
-        self.positions = (packed + shift.repeat_interleave(count)).to(self.device)
-        packed, offset = packed.to(self.device), 0
-        for slot, new, keep in zip(slots, counts, kept, strict=True):
-            offset += new
-            self._join(self.groups, slot, self.lengths[slot] + new, packed[offset - new : offset])
-            self._join(self.last_groups, slot, self.lengths[slot] + new, packed[offset - keep : offset])
-        self.needed = (slots[-1] + 1, max(end for group in self.groups for end in group.ends))
-        return self.positions[None], torch.cat([tokens for group in self.last_groups for tokens in group.tokens])
+        ends = [self.lengths[slot] + count for slot, count in zip(slots, counts, strict=True)]
+        self.groups, self.last_groups = self._grouped(slots, counts, ends), self._grouped(slots, kept, ends)
+        self.needed = (slots[-1] + 1, max(ends))
+        slot, end, count, keep = (torch.tensor(x, device=self.device) for x in (slots, ends, counts, kept))
+        self.rows = slot.repeat_interleave(count)
+        self.positions = _runs(end - count, count)
+        self.outputs = _runs(count.cumsum(0) - keep, keep)
+        return self.positions[None], self.outputs
 
-    def _join(self, groups: list[Group], slot: int, end: int, tokens: torch.Tensor) -> None:
-        ragged = len(tokens) <= FEW or self.device.type != "cpu"
-        if not (groups and groups[-1].takes(slot, len(tokens), end, ragged)):
-            groups.append(Group(slot, slot, len(tokens), [], []))
-        groups[-1].last = slot
-        groups[-1].tokens.append(tokens)
-        groups[-1].ends.append(end)
+    def _grouped(self, slots: list[int], news: list[int], ends: list[int]) -> list[Group]:
+        groups, begin = [], 0
+        for slot, new, end in zip(slots, news, ends, strict=True):
+            ragged = new <= FEW or self.device.type != "cpu"
+            if not (groups and groups[-1].takes(slot, new, end, ragged)):
+                groups.append(Group(slot, slot, new, begin, []))
+            groups[-1].last = slot
+            groups[-1].ends.append(end)
+            begin += new
+        return groups
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, length: int) -> None:
@@ -120,32 +124,44 @@ class SlotCache(Cache):
         return key_states, value_states
 
     def attend(self, layer: int, query, key, value, scaling: float, window: int | None = None) -> torch.Tensor:
-        """query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv)."""
+        """query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv).
+
+        In the last layer what the tokens without an output would get is left out: it is zero.
+        """
         keys, values = self._keep(layer, key, value)
         query = query[0].transpose(0, 1)
         out = query.new_zeros(*query.shape[:2], value.shape[3])
-        for group in self.groups if layer < self.layers_before_last else self.last_groups:
-            tokens = torch.cat(group.tokens)
-            out[tokens] = self._attend(group, query.index_select(0, tokens), keys, values, scaling, window)
+        if layer < self.last_layer:
+            self._attend(self.groups, query, keys, values, scaling, window, out)
+        else:
+            query = query.index_select(0, self.outputs)
+            kept = self._attend(self.last_groups, query, keys, values, scaling, window, torch.empty_like(out[: len(query)]))
+            out.index_copy_(0, self.outputs, kept)
         return out[None]
 
     @staticmethod
-    def _attend(group: Group, query, keys, values, scaling: float, window: int | None) -> torch.Tensor:
-        """query: (slots * new, H, D), slot by slot. Returns (slots * new, H, Dv)."""
-        slots, heads, kinds = len(group.ends), query.shape[1], keys.shape[1]
-        begin, mask = group.mask(window, heads // kinds, query)
-        seen = slice(group.first, group.last + 1), slice(None), slice(begin, max(group.ends))
+    def _attend(groups: list[Group], query, keys, values, scaling, window, out) -> torch.Tensor:
+        """query: (M, H, D), group by group; writes to `out`: (M, H, Dv)."""
+        kinds, heads = keys.shape[1], query.shape[1] // keys.shape[1]
         # The heads that share a key head become extra queries of it: no copy of keys and values is made.
-        query = query.view(slots, group.new, kinds, heads // kinds, -1).permute(0, 2, 3, 1, 4).flatten(2, 3)
-        out = torch.nn.functional.scaled_dot_product_attention(
-            query, keys[seen], values[seen], attn_mask=mask, scale=scaling
-        )
-        out = out.unflatten(2, (heads // kinds, group.new)).permute(0, 3, 1, 2, 4)
-        return out.reshape(slots * group.new, heads, -1)
+        query, out = (x.unflatten(1, (kinds, heads)) for x in (query, out))
+        for group in groups:
+            start, mask = group.mask(window, heads, query)
+            slots, mine = slice(group.first, group.last + 1), slice(group.begin, group.begin + group.new * len(group.ends))
+            shape = (len(group.ends), group.new, kinds, heads, -1)
+            attended = torch.nn.functional.scaled_dot_product_attention(
+                query[mine].view(shape).permute(0, 2, 3, 1, 4).flatten(2, 3),
+                keys[slots, :, start : max(group.ends)],
+                values[slots, :, start : max(group.ends)],
+                attn_mask=mask,
+                scale=scaling,
+            )
+            out[mine].view(shape).copy_(attended.unflatten(2, (heads, group.new)).permute(0, 3, 1, 2, 4))
+        return out.flatten(1, 2)
 
     def _keep(self, layer: int, *states: torch.Tensor) -> list[torch.Tensor]:
         """Write the new tokens' keys and values behind what their slots hold; returns the layer's buffers."""
-        buffers = self.buffers.setdefault(layer, [new.new_zeros(0, new.shape[1], 0, new.shape[3]) for new in states])
+        buffers = self.buffers.setdefault(layer, [new.new_empty(0, new.shape[1], 0, new.shape[3]) for new in states])
         for i, new in enumerate(states):
             buffers[i] = self._grown(buffers[i], *self.needed)
             buffers[i][self.rows, :, self.positions] = new[0].transpose(0, 1)
@@ -159,10 +175,18 @@ class SlotCache(Cache):
         # By half as much again at least, so that what is copied stays little.
         slots = had_slots if slots <= had_slots else min(len(self.lengths), max(slots, 3 * had_slots // 2))
         capacity = had if capacity <= had else max(capacity, 3 * had // 2, 128)
-        grown = buffer.new_zeros(slots, kinds, capacity, size)
+        grown = buffer.new_empty(slots, kinds, capacity, size)
         grown[:had_slots, :, :had] = buffer
+        # What is masked is multiplied by zero, so it has to be a number.
+        grown[had_slots:], grown[:had_slots, :, had:] = 0, 0
         return grown
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Asked for by models, which use it only where no position ids are given."""
         return 0
+
+
+def _runs(starts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """starts[i], starts[i] + 1, ... `counts[i]` numbers each, all in one row."""
+    before = counts.cumsum(0) - counts
+    return (starts - before).repeat_interleave(counts) + torch.arange(int(counts.sum()), device=counts.device)

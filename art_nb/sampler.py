@@ -276,7 +276,10 @@ class Sampler:
         tokens = draw(logits, *controls.to(logits.device).unbind(1))
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         most = max(options.top_logprobs for options, _ in outputs)
-        top = [list(zip(*pair, strict=True)) for pair in zip(*(t.tolist() for t in logprobs.topk(most)[::-1]), strict=True)]
+        top = [[]] * len(outputs)
+        if most:
+            best, which = (t.tolist() for t in logprobs.topk(most))
+            top = [list(zip(*pair, strict=True)) for pair in zip(which, best, strict=True)]
         drawn = zip(tokens.tolist(), chosen, top, strict=True)
         for request in self.active:
             self._take(request, list(islice(drawn, 1 + len(request.guess))))
