@@ -83,9 +83,7 @@ class LocalBackend:
     ) -> None:
         self.path = Path(path or ".art")
         if files := [each for each in (self.path, *self.path.parents) if each.is_file()]:
-            raise ValueError(
-                f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or not"
-            )
+            raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or not")
         self.engine, self.seed, self.slots = engine, seed, slots
         self.progress = progress or (lambda text: None)
         self._running: dict[Path, Running] = {}
@@ -164,9 +162,7 @@ class LocalBackend:
         row["train_s"] = time.perf_counter() - started
         where = self._keep(running, step, groups, row, _log)
         self._refresh(running, step)
-        return LocalTrainResult(
-            step, {k: v for k, v in row.items() if isinstance(v, int | float)}, str(where)
-        )
+        return LocalTrainResult(step, {k: v for k, v in row.items() if isinstance(v, int | float)}, str(where))
 
     def _keep(self, running: Running, step: int, groups: list[TrajectoryGroup], row: dict, log: bool) -> Path:
         """Write trajectories, checkpoint, metrics. A kill in between: the step is done, or done again."""
@@ -188,9 +184,7 @@ class LocalBackend:
     def _of(self, model: TrainableModel) -> Running:
         running = self._running.get(self.output_dir(model))
         if running is None:
-            raise ValueError(
-                f"model {model.name!r} is not registered here: call `await model.register(backend)` first"
-            )
+            raise ValueError(f"model {model.name!r} is not registered here: call `await model.register(backend)` first")
         if running.stale:
             self._restore(running)
         return running
@@ -219,9 +213,7 @@ class LocalBackend:
         step = checkpoints.latest(root)
         if step is None:
             step = 0
-            checkpoints.write_folder(
-                checkpoints.step_folder(root, 0), lambda folder: _save(running, folder, 0, None)
-            )
+            checkpoints.write_folder(checkpoints.step_folder(root, 0), lambda folder: _save(running, folder, 0, None))
         row = _read(running, checkpoints.step_folder(root, step))
         logged = [r["step"] for r in logbook.rows(running.folder) if r["split"] == "train"]
         if row is not None and step not in logged:  # killed between the checkpoint and its row
@@ -289,9 +281,7 @@ class InProcessClient(AsyncOpenAI):
         running, own_name = self._backend._of(self._model), self._model.name
         name, _, step = (model or own_name).partition("@")
         if name != own_name or (step and step != str(running.step)):
-            raise ValueError(
-                f"model {model!r} is not loaded: this client answers for {own_name!r} at step {running.step}"
-            )
+            raise ValueError(f"model {model!r} is not loaded: this client answers for {own_name!r} at step {running.step}")
         self._backend._begin_gathering(running)
         return await running.sampler.create(messages=list(messages), model=own_name, **parameters)
 
@@ -309,9 +299,7 @@ def _save(running: Running, folder: Path, step: int, row: dict[str, Any] | None)
         for name, value in state.items()
     }
     save_file(tensors, folder / "optimizer.safetensors")
-    (folder / "state.json").write_text(
-        json.dumps({"step": step, "row": logbook._plain(row)}, allow_nan=False)
-    )
+    (folder / "state.json").write_text(json.dumps({"step": step, "row": logbook._plain(row)}, allow_nan=False))
 
 
 def _read(running: Running, folder: Path) -> dict[str, Any] | None:

@@ -63,12 +63,14 @@ class Group:
             start = max(0, low - self.new - window + 1) if window else 0
             mask = None
             if self.new > 1 or low < high:
-                ends = torch.tensor(self.ends if low < high else [high])[:, None, None]
+                ends = torch.tensor(self.ends if low < high else [high])[:, None, None, None]
                 own = ends - self.new + torch.arange(self.new)[:, None]
-                seen = torch.arange(start, high)
+                # Without a window all that lies before the new tokens is seen.
+                seen = torch.arange(start if window else low - self.new, high)
                 hidden = (seen > own) | (seen <= own - window) if window else seen > own
-                mask = torch.zeros(hidden.shape).masked_fill_(hidden, -torch.inf).repeat(1, heads, 1)[:, None]
-                mask = mask.to(like.device, like.dtype)
+                mask = torch.zeros(len(ends), heads, self.new, high - start)
+                mask[..., -len(seen) :].masked_fill_(hidden, -torch.inf)
+                mask = mask.flatten(1, 2)[:, None].to(like.device, like.dtype)
             self.masks[window] = start, mask
         return self.masks[window]
 

@@ -37,7 +37,7 @@ REPORTED = {
     "cispo_clip_ratio": "clip_fraction",
 }
 LOGITS_AT_ONCE = 2**26  # 256 MiB in float32; more are computed in parts, and again for the gradient
-WATCHED = 1 / 16  # the part of the sequences on which the KL is measured when the loss does not need it
+WATCHED = 1 / 32  # the part of the sequences on which the KL is measured when the loss does not need it
 
 
 class Learner(GRPOTrainer):
@@ -172,15 +172,12 @@ class Learner(GRPOTrainer):
             hidden, ids = hidden[self._trained], input_ids[:, 1:][self._trained]
             found = self._head(base.get_output_embeddings(), hidden, ids)
         logprobs, entropies = (
-            torch.zeros(self._trained.shape, device=values.device).masked_scatter(self._trained, values)
-            for values in found
+            torch.zeros(self._trained.shape, device=values.device).masked_scatter(self._trained, values) for values in found
         )
         self.last_logprobs = logprobs.detach()
         return logprobs, entropies, None
 
-    def _head(
-        self, head: torch.nn.Module, hidden: torch.Tensor, ids: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def _head(self, head: torch.nn.Module, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """hidden: (N, C), ids: (N,). Returns log-probabilities and entropies, both (N,)."""
 
         def compute(hidden, ids):

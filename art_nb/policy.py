@@ -116,9 +116,7 @@ def load_policy(
         raise
     config = model.config.get_text_config()
     if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:
-        raise ValueError(
-            f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits"
-        )
+        raise ValueError(f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits")
     parameters = sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n)
     return Policy(model, tokenizer, engine, parameters)
 

@@ -21,6 +21,8 @@ CALL = {
     "content": "",
     "tool_calls": [{"id": "d", "type": "function", "function": {"name": "f", "arguments": '{"g": 1}'}}],
 }
+OTHER_CALL = {**CALL, "tool_calls": [{**CALL["tool_calls"][0], "id": "j"}]}
+OTHER_TOOL = {**TOOL, "tool_call_id": "j"}
 THOUGHT = {"role": "assistant", "content": "<think>\nh\n</think>\n\nc"}
 REASONED = {**ANSWER, "reasoning_content": "h"}
 PROBES = (
@@ -40,11 +42,13 @@ class Template:
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
         self._tokenizer, self._arguments = tokenizer, {**arguments, "tools": tools, "tokenize": False}
         self._pieces: dict[Any, str] = {}
+        self._shows_ids = True
         try:
             self._user = self.whole([USER], opening=False)
             self.opening = self.whole([USER])[len(self._user) :]
             conversations = [list(probe[:k]) for probe in PROBES for k in range(1, len(probe) + 1)]
             self.by_message = all(self._in_pieces(c) == self.whole(c) for c in conversations)
+            self._shows_ids = self.whole([USER, CALL, TOOL]) != self.whole([USER, OTHER_CALL, OTHER_TOOL])
         except RequestError:
             self.by_message = False
 
@@ -54,8 +58,8 @@ class Template:
 
     def whole(self, messages: list[dict], opening: bool = True) -> str:
         """The same by the template alone. Raises RequestError where the template refuses the messages."""
-        messages = [{**m, "tool_calls": _parsed(m["tool_calls"])} if m.get("tool_calls") else m for m in messages]
         try:
+            messages = [{**m, "tool_calls": _parsed(m["tool_calls"])} if m.get("tool_calls") else m for m in messages]
             return self._tokenizer.apply_chat_template(messages, add_generation_prompt=opening, **self._arguments)
         except Exception as error:  # a template may raise whatever it likes
             raise RequestError(f"messages: the chat template can't render them ({error})") from error
@@ -70,12 +74,20 @@ class Template:
         return self._piece(messages[0], first=True) + "".join(map(self._piece, messages[1:])) + self.opening
 
     def _piece(self, message: dict, first: bool = False) -> str:
-        key = (message["role"], message.get("content")) if len(message) == 2 else repr(message)
-        piece = self._pieces.get((first, key))
-        if piece is None:
+        key = first, self._seen(message)
+        if key not in self._pieces:
             text = self.whole([message] if first else [USER, message], opening=False)
-            piece = self._pieces[first, key] = text if first else text.removeprefix(self._user)
-        return piece
+            self._pieces[key] = text if first else text.removeprefix(self._user)
+        return self._pieces[key]
+
+    def _seen(self, message: dict) -> Any:
+        """What the template sees of a message. The ids of tool calls are never the same, and few templates show them."""
+        calls = message.get("tool_calls")
+        if len(message) == 2 or (len(message) == 3 and "tool_call_id" in message and not self._shows_ids):
+            return message["role"], message["content"]
+        if len(message) == 3 and calls and not self._shows_ids:
+            return message["role"], message["content"], *(repr(call.get("function", call)) for call in calls)
+        return repr(message)
 
 
 @dataclass
@@ -153,19 +165,28 @@ def plain(messages: Any) -> list[dict]:
 
 
 def _is_plain(message: Any) -> bool:
-    return type(message) is dict and type(message.get("role")) is str and type(message.get("content")) is str
+    calls = message.get("tool_calls", ()) if type(message) is dict else None
+    return (
+        calls is not None
+        and type(message.get("role")) is type(message.get("content")) is str
+        and all(type(call) is dict for call in calls)
+    )
 
 
 def _plain(message: Any, index: int) -> dict:
     message = message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message
     if not isinstance(message, dict) or not isinstance(message.get("role"), str):
         raise RequestError(f"messages[{index}] is {message!r}: expected a dict with a role")
-    content = message.get("content") or ""
+    content, calls = message.get("content") or "", message.get("tool_calls") or []
     if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise RequestError(f"messages[{index}]: content is {content!r}: expected a string or a list of text parts")
-    return {**message, "content": content}
+    calls = [call.model_dump() if hasattr(call, "model_dump") else call for call in calls]
+    if not all(isinstance(call, dict) for call in calls):
+        raise RequestError(f"messages[{index}]: tool_calls is {calls!r}: expected a list of dicts")
+    message = {**message, "content": content, "tool_calls": calls}
+    return message if calls else {k: v for k, v in message.items() if k != "tool_calls"}
 
 
 def _parsed(calls: list[dict]) -> list[dict]:

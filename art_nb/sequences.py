@@ -69,9 +69,7 @@ def check_rewards(groups: list[TrajectoryGroup]) -> None:
     """Refuse an empty batch and any reward that is not a finite number."""
     if not any(len(group) for group in groups):
         failed = [e for group in groups for e in group.exceptions]
-        first = (
-            f"; the first of {len(failed)} errors: {failed[0].type}: {failed[0].message}" if failed else ""
-        )
+        first = f"; the first of {len(failed)} errors: {failed[0].type}: {failed[0].message}" if failed else ""
         raise ValueError(f"there is nothing to train on: {len(groups)} groups hold no trajectory{first}")
     for g, group in enumerate(groups):
         for t, trajectory in enumerate(group):
@@ -98,10 +96,7 @@ def compute_advantages(groups: list[TrajectoryGroup], config: TrainConfig) -> li
     outcome = iter(group_advantages(rewards, ids, config.scale_rewards).tolist())
     by_outcome = [[[next(outcome)] * len(_choices(t)) for t in group] for group in groups]
     by_turn = iter(_by_turn(groups, config))
-    return [
-        [next(by_turn) for _ in group] if _has_turn_rewards(group) else by_outcome[g]
-        for g, group in enumerate(groups)
-    ]
+    return [[next(by_turn) for _ in group] if _has_turn_rewards(group) else by_outcome[g] for g, group in enumerate(groups)]
 
 
 def _by_turn(groups: list[TrajectoryGroup], config: TrainConfig) -> list[list[float]]:
@@ -148,9 +143,7 @@ def _trajectory_sequences(trajectory: Trajectory, tokenizer, advantages: list[fl
     return sequences
 
 
-def _tokens_of(
-    choice: Choice, history: History, position: int, tokenizer
-) -> tuple[list[int], list[int], list[float]]:
+def _tokens_of(choice: Choice, history: History, position: int, tokenizer) -> tuple[list[int], list[int], list[float]]:
     """(prompt ids, sampled ids, logprobs): exact if our sampler made the choice, else re-tokenised.
 
     What another server sampled has no known log-probabilities: NaN.

@@ -483,9 +483,7 @@ SAVING = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_interrupt_while_training_or_saving_leaves_the_last_checkpoint(
-    base, tmp_path, monkeypatch, uninterrupted, place
-):
+def test_an_interrupt_while_training_or_saving_leaves_the_last_checkpoint(base, tmp_path, monkeypatch, uninterrupted, place):
     async def main():
         model = await registered(base, tmp_path)
         model.backend()._of(model).learner.tokens_per_micro_batch = 64

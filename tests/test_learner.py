@@ -355,7 +355,7 @@ def test_ratio_of_the_first_update_is_one_where_the_sampler_was_exact(checkpoint
 def test_kl_is_watched_without_a_penalty(checkpoint):
     with_penalty = ours(checkpoint, rate=1e-9, beta=1e-9)[0]["kl"]
     watched = ours(checkpoint, rate=1e-9)[0]["kl"]
-    assert with_penalty > 1e-3 and 0.2 < watched / with_penalty < 5  # a part of the batch: an estimate
+    assert with_penalty > 1e-3 and 0.1 < watched / with_penalty < 10  # a part of the batch: an estimate
     fresh = load_policy(checkpoint, engine="transformers")
     metrics = make_learner(fresh).learn(random_conversations(), TrainConfig(learning_rate=1e-9))
     assert metrics["kl"] == pytest.approx(0, abs=1e-9)

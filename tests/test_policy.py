@@ -154,9 +154,7 @@ def test_what_takes_an_adapter(checkpoints):
 
 
 def test_weights_without_an_adapter_are_shared_and_merged_ones_refreshed(checkpoints):
-    policy = load_policy(
-        checkpoints["qwen3"], engine="transformers", peft_args=PEFT_ARGS | {"target_modules": ["q_proj"]}
-    )
+    policy = load_policy(checkpoints["qwen3"], engine="transformers", peft_args=PEFT_ARGS | {"target_modules": ["q_proj"]})
     sampling, base = policy.sampling_model(), policy.model.get_base_model()
     assert policy.sampling_model() is sampling
     theirs, mine = sampling.model.layers[0], base.model.layers[0]

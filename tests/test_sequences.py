@@ -76,8 +76,7 @@ def test_turn_rewards_against_brute_force(scale, discount):
     by_outcome = found.pop(1)
     assert by_outcome[0][0] > 0 > by_outcome[1][0]
     returns = [
-        [[sum(discount**k * x for k, x in enumerate(r[t:])) for t in range(len(r))] for r in group]
-        for group in turn_rewards
+        [[sum(discount**k * x for k, x in enumerate(r[t:])) for t in range(len(r))] for r in group] for group in turn_rewards
     ]
     for group, advantages in zip(returns, found, strict=True):
         over = {"group": [group], "batch": returns}.get(scale)
@@ -172,9 +171,7 @@ def test_foreign_choices_are_tokenised_again(tokenizer):
 
 def test_foreign_choices_where_the_template_rewrites_its_generation_prompt(tokenizer):
     tokenizer = copy.deepcopy(tokenizer)
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        "<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n"
-    )
+    tokenizer.chat_template = tokenizer.chat_template.replace("<|im_start|>assistant\n", "<|im_start|>assistant\n<think>\n")
     items = [user("2 + 2"), foreign("four")]
     group = [art.Trajectory(messages_and_choices=items, reward=1.0), played(0.0)]
     sequence = build([group], tokenizer)[0][0]

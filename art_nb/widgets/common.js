@@ -26,7 +26,7 @@ function fmt(x) {
   const text = size >= 1e4 ? compactNumber.format(x)
     : size > 0 && size < 1e-4 ? x.toExponential(1)
       : size >= 100 ? String(Math.round(x)) : smallNumber.format(x);
-  return text.replaceAll("-", "−");
+  return text === "-0" ? "0" : text.replaceAll("-", "−");
 }
 const signed = (x) => (x > 0 ? "+" : "") + fmt(x);
 const fixed = (x, digits) => (x < 0 ? "−" : "") + Math.abs(x).toFixed(digits);

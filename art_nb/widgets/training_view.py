@@ -137,7 +137,7 @@ class TrainingView(View):
             for i, group in enumerate(g for g in row.get("group_rewards") or [] if g):
                 at = row["step"] + 0.6 * ((i + 0.5) / len(row["group_rewards"]) - 0.5)
                 big.plot([at, at], [min(group), max(group)], color=BLUE, alpha=0.25, linewidth=1.2)
-        _draw(big, "reward", "Reward: mean, and each group from lowest to highest", train, val)
+        _draw(big, "reward", "Reward (line: mean; bars: groups)", train, val)
         big.set_xlabel("step", fontsize=7.5, color=GREY)
         for i, (key, name) in enumerate(panels.items()):
             _draw(fig.add_subplot(grid[i % 2, 1 + i // 2]), key, name, train, val)

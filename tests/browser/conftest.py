@@ -85,7 +85,7 @@ def lab(tmp_path_factory):
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
              "--ServerApp.ip=127.0.0.1", "--IdentityProvider.token=", "--ServerApp.password=", "--allow-root",
-             f"--ServerApp.root_dir={folder}", "--LabApp.news_url=", "--ServerApp.disable_check_xsrf=True"],
+             f"--ServerApp.root_dir={folder}", "--LabApp.news_url=", "--LabApp.expose_app_in_browser=True", "--ServerApp.disable_check_xsrf=True"],
             env=env, stdout=out, stderr=subprocess.STDOUT,
         )  # noqa: E501
     url = f"http://127.0.0.1:{port}"

@@ -29,7 +29,7 @@ def train(first, last, pause):
             view.update(synthetic.validation_row(step))
         view.update(synthetic.history_row(step, signal=step != 7))
 """
-BUSY = "train(1, 24, 0.5)"
+BUSY = "train(1, 24, 1.0)"
 
 
 def open_notebook(page, lab, path, theme="Light"):
@@ -46,14 +46,11 @@ def close_side_bar(page):
 
 
 def set_theme(page, theme):
-    """By the menu: Settings, Theme."""
+    change = f"window.jupyterapp.commands.execute('apputils:change-theme', {{theme: 'JupyterLab {theme}'}})"
+    page.evaluate(change)
     wanted = "true" if theme == "Light" else "false"
-    if page.evaluate("document.body.dataset.jpThemeLight") == wanted:
-        return
-    page.get_by_role("menuitem", name="Settings", exact=True).click()
-    page.get_by_role("menuitem", name="Theme", exact=True).hover()
-    page.get_by_role("menuitem", name=f"JupyterLab {theme}", exact=True).click()
     page.wait_for_function(f"document.body.dataset.jpThemeLight === '{wanted}'")
+    page.wait_for_selector("#jupyterlab-splash", state="detached")
 
 
 def run_all(page):
@@ -69,10 +66,6 @@ def run_all(page):
     raise AssertionError("JupyterLab ran no cell")
 
 
-def kernel_status(page):
-    return page.locator(".jp-Notebook-ExecutionIndicator").get_attribute("data-status")
-
-
 def wait_idle(page, timeout=60_000):
     page.wait_for_selector(".jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=timeout)
 
@@ -82,3 +75,76 @@ def save(page, path):
     page.get_by_role("menuitem", name=re.compile("^Save Notebook(?! As)")).click()
     page.wait_for_function("!document.querySelector('.jp-mod-dirty')")
     return json.loads(path.read_text())
+
+
+def test_views_answer_while_the_kernel_trains(page, lab, shot):
+    path = lab.write("live.ipynb", SETUP + TRAIN, RECORDS, VIEWER, "GroupView(records)", LIVE, BUSY)
+    open_notebook(page, lab, path)
+    run_all(page)
+    page.wait_for_function("/step [1-9]\\d* of 40/.test(document.querySelector('.an-step')?.innerText)", timeout=60_000)
+
+    viewer = page.locator("[aria-label^='Trajectory viewer']")
+    where = viewer.locator(".an-where")
+    slider = viewer.locator("input[type=range]")
+    slider.fill("7")
+    assert where.inner_text().startswith("8 /")
+    viewer.focus()
+    page.keyboard.press("ArrowRight")
+    assert where.inner_text().startswith("9 /")
+    heading = viewer.locator(".an-heading").inner_text()
+    page.keyboard.press("ArrowDown")
+    assert viewer.locator(".an-heading").inner_text() != heading
+    viewer.get_by_role("button", name="advantage").click()
+    assert viewer.get_by_role("button", name="advantage").get_attribute("aria-pressed") == "true"
+    every = viewer.locator(".an-count").inner_text()
+    viewer.locator(".an-bounds input").first.fill("0.9")
+    page.keyboard.press("Tab")
+    assert viewer.locator(".an-count").inner_text() != every
+    assert 0 < viewer.locator(".an-row").count() < 60, "the list is virtual"
+    groups = page.locator("[aria-label*='rewards']").first
+    before = groups.get_attribute("aria-label")
+    page.locator(".an-chart").first.focus()
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert groups.get_attribute("aria-label") != before
+    at_step = int(re.search(r"step (\d+) of 40", page.locator(".an-step").inner_text())[1])
+    assert at_step < 24, "all of this happened while the kernel was busy"
+    shot(page, "busy_light")
+
+    wait_idle(page)
+    assert "step 24 of 40" in page.locator(".an-step").inner_text()
+    assert "−0\n" not in page.locator(".an-grid").inner_text()
+    saved = save(page, path)
+    stills = [sum("image/png" in out.get("data", {}) for out in cell["outputs"]) for cell in saved["cells"]]
+    assert stills == [0, 0, 1, 1, 1, 0], "each view left a picture"
+    set_theme(page, "Dark")
+    shot(page, "idle_dark")
+
+    lab.shut_kernels_down()
+    open_notebook(page, lab, path)
+    page.wait_for_selector(".jp-OutputArea img", timeout=30_000)
+    visible = [image for image in page.locator(".jp-OutputArea img").all() if image.is_visible()]
+    assert len(visible) == 3, "without the old kernel the pictures are shown"
+    shot(page, "reopened")
+
+
+def test_hostile_text_stays_text_and_long_runs_stay_small(page, lab, shot):
+    many = (
+        "records = [synthetic.game_record(1 + i // 100, i // 10 % 10, i % 10, 100) for i in range(1000)]\n"
+        "TrajectoryViewer(records, boards=synthetic.boards)"
+    )
+    path = lab.write("hostile.ipynb", SETUP, "TrajectoryViewer([synthetic.talk_record(i) for i in range(3)])", many)
+    open_notebook(page, lab, path)
+    run_all(page)
+    viewers = page.locator("[aria-label^='Trajectory viewer']")
+    viewers.nth(1).wait_for(timeout=90_000)
+    wait_idle(page, 120_000)
+    talk = viewers.first.locator(".an-talk")
+    assert "<script>window.hacked=1</script>" in talk.inner_text()
+    assert page.evaluate("window.hacked") is None
+    assert viewers.first.locator("img, script, b:text('bold')").count() == 0
+    viewers.nth(1).locator(".an-row").first.wait_for()
+    assert "1,000" in viewers.nth(1).locator(".an-count").inner_text().replace("1000", "1,000")
+    assert viewers.nth(1).locator(".an-row").count() < 60
+    assert viewers.nth(1).locator("*").count() < 6000
+    shot(viewers.nth(1), "thousand")
