@@ -68,12 +68,14 @@ def test_ctrl_c_ends_it_cleanly(tmp_path):
     code = "import sys; from pathlib import Path; from art_nb.demo import demo;"
     code += "sys.exit(demo(*map(Path, sys.argv[1:])))"
     command = [sys.executable, "-c", code, str(path), str(tmp_path / "out")]
-    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    # A test run that was started in the background ignores SIGINT, and its children would inherit that.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **heard)
     while "[2/2]" not in run.stdout.readline():
         pass
     time.sleep(0.5)
     run.send_signal(signal.SIGINT)
-    printed = run.communicate(timeout=30)[0]
+    printed = run.communicate(timeout=55)[0]
     assert run.returncode == 130 and "Interrupted." in printed and "Traceback" not in printed
     assert (tmp_path / "out/game.partial.ipynb").exists()
 
