@@ -100,7 +100,7 @@ def lab(tmp_path_factory):
             server.kill()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright keeps an event loop running in this thread until it is stopped
 def browser():
     from playwright.sync_api import sync_playwright
 
