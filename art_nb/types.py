@@ -15,7 +15,7 @@ Message = Annotated[ChatCompletionMessageParam, pydantic.SkipValidation]
 MessageOrChoice = Message | Choice
 Messages = list[Message]
 MessagesAndChoices = list[MessageOrChoice]
-Tools = list[ChatCompletionToolParam]
+Tools = list[Annotated[ChatCompletionToolParam, pydantic.SkipValidation]]
 
 # Options of ART's own trainer that TRL's GRPOConfig has under the same name.
 _SHARED_WITH_TRL = ("epsilon", "epsilon_high", "importance_sampling_level")

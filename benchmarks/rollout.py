@@ -9,7 +9,7 @@ after exactly 40 turns, or at an answer without a tool call, because TRL's loop 
 
 `turn_cost_ratio`: a second measurement, of ours alone: the mean seconds of turns 78 to 82 over those of turns
 8 to 12, in 64 games of 82 turns. A turn lasts from a game's answer before to its answer, with all games in
-parallel.
+parallel; here a malformed answer ends no game, so that late turns do not look cheap because games are missing.
 """
 
 from __future__ import annotations
