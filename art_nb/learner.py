@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy
 import torch
@@ -196,6 +197,18 @@ class Learner(GRPOTrainer):
         self.model.train()
         seen = self._metrics["train"]
         seen.clear()
+        with whole_steps(self.accelerator):
+            loss, norm = self._take_step(batches, rate, report)
+        shares = [batch["share"] for batch in batches]
+        means = {
+            ours: sum(value * share for value, share in zip(seen[theirs], shares, strict=True))
+            for theirs, ours in REPORTED.items()
+            if theirs in seen
+        }
+        return {"loss": loss, "grad_norm": norm} | means
+
+    def _take_step(self, batches: list[dict], rate: float, report: Callable[[str], None]) -> tuple[float, float]:
+        """Loss and gradient norm of one optimizer step."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
         with folded_adapters(self.model):
@@ -217,13 +230,7 @@ class Learner(GRPOTrainer):
             group["lr"] = rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        shares = [batch["share"] for batch in batches]
-        means = {
-            ours: sum(value * share for value, share in zip(seen[theirs], shares, strict=True))
-            for theirs, ours in REPORTED.items()
-            if theirs in seen
-        }
-        return {"loss": loss, "grad_norm": norm} | means
+        return loss, norm
 
     @torch.no_grad()
     def _logprobs(self, batch: dict, *, of_base: bool) -> torch.Tensor:
@@ -263,6 +270,21 @@ def _settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
         "gradient_checkpointing": False, "disable_tqdm": True, "temperature": 1.0, "weight_decay": 0.0,
     }  # fmt: skip
     return suited | {name: value for name, value in grpo.items() if name not in ignored} | fixed
+
+
+@contextmanager
+def whole_steps(accelerator: Any) -> Iterator[None]:
+    """Every backward counts whole and every step is taken, whatever another trainer of this process has set.
+
+    Accelerate keeps the number of micro-batches per step, and whether this one ends a step, once for the process. A trainer
+    that was interrupted between two steps leaves it at "not yet": then `optimizer.step()` would silently do nothing.
+    """
+    before = accelerator.sync_gradients, accelerator.gradient_accumulation_steps
+    accelerator.sync_gradients, accelerator.gradient_accumulation_steps = True, 1
+    try:
+        yield
+    finally:
+        accelerator.sync_gradients, accelerator.gradient_accumulation_steps = before
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from itertools import product
 import numpy
 import pytest
 import torch
+from accelerate import Accelerator
 from openai.types.chat.chat_completion import Choice
 from tiny_models import make_checkpoint
 from torch.nn.utils.rnn import pad_sequence
@@ -389,6 +390,20 @@ def test_gradient_is_clipped_at_max_grad_norm(checkpoint):
     assert clipped[0]["grad_norm"] == pytest.approx(free[0]["grad_norm"])
     for name, moved in free[1].items():
         torch.testing.assert_close(clipped[1][name], moved / 4, atol=1e-6, rtol=1e-4)
+
+
+def test_another_trainer_in_the_process_does_not_stop_or_shrink_steps(checkpoint):
+    alone = ours(checkpoint, rate=1.0)
+    other = Accelerator(gradient_accumulation_steps=4)
+    other.sync_gradients = False  # as a trainer leaves it that was interrupted between two steps
+    try:
+        beside = ours(checkpoint, rate=1.0)
+        assert not other.sync_gradients and other.gradient_accumulation_steps == 4
+    finally:
+        other.sync_gradients, other.gradient_accumulation_steps = True, 1
+    assert any(moved.abs().max() > 0 for moved in alone[1].values())
+    for name, moved in alone[1].items():
+        torch.testing.assert_close(beside[1][name], moved)
 
 
 def test_a_loss_that_is_not_finite_changes_nothing(checkpoint):
