@@ -393,17 +393,22 @@ def test_gradient_is_clipped_at_max_grad_norm(checkpoint):
 
 
 def test_another_trainer_in_the_process_does_not_stop_or_shrink_steps(checkpoint):
-    alone = ours(checkpoint, rate=1.0)
-    other = Accelerator(gradient_accumulation_steps=4)
-    other.sync_gradients = False  # as a trainer leaves it that was interrupted between two steps
-    try:
-        beside = ours(checkpoint, rate=1.0)
-        assert not other.sync_gradients and other.gradient_accumulation_steps == 4
-    finally:
-        other.sync_gradients, other.gradient_accumulation_steps = True, 1
-    assert any(moved.abs().max() > 0 for moved in alone[1].values())
-    for name, moved in alone[1].items():
-        torch.testing.assert_close(beside[1][name], moved)
+    norms, adapters = [], []
+    for disturbed in (False, True):
+        policy = make_policy(checkpoint)
+        learner = Learner(policy)
+        state = Accelerator(gradient_accumulation_steps=4 if disturbed else 1)
+        state.sync_gradients = not disturbed  # as a trainer leaves it that was interrupted between two steps
+        try:
+            norms.append(learner.learn(random_conversations(), TrainConfig(learning_rate=1e-3))["grad_norm"])
+            assert (state.sync_gradients, state.gradient_accumulation_steps) == ((False, 4) if disturbed else (True, 1))
+        finally:
+            state.sync_gradients, state.gradient_accumulation_steps = True, 1
+        adapters.append({n: p.detach().clone() for n, p in policy.model.named_parameters() if "lora" in n})
+    start = dict(make_policy(checkpoint).model.named_parameters())
+    assert norms[0] == norms[1] and any(not torch.equal(moved, start[name]) for name, moved in adapters[1].items())
+    for name, moved in adapters[0].items():
+        torch.testing.assert_close(adapters[1][name], moved)
 
 
 def test_a_loss_that_is_not_finite_changes_nothing(checkpoint):
