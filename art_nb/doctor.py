@@ -17,7 +17,7 @@ from pathlib import Path
 from art_nb.setup_venv import has_nvidia_gpu
 
 ROOT = Path(__file__).resolve().parent.parent
-NANO = ROOT / "data" / "nano"
+NANO, NANO_EMAIL = ROOT / "data" / "nano", ROOT / "data" / "nano_email"
 SHOWN = ("transformers", "trl", "peft", "openai", "jupyterlab", "ipywidgets", "anywidget")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 UNSLOTH_PROBE = "import unsloth; print(f'{unsloth.__version__}, {unsloth.DEVICE_TYPE} backend')"
@@ -63,6 +63,7 @@ def examine(nano: Path = NANO) -> Iterator[Finding]:
     yield torch()
     yield from packages()
     yield nano_model(nano)
+    yield nano_model(NANO_EMAIL, "email model")
     yield unsloth()
     yield chromium()
 
@@ -106,17 +107,17 @@ def packages() -> Iterator[Finding]:
             yield Finding(requirement.name, bounds, False, advice=f'pip install "{requirement}"')
 
 
-def nano_model(folder: Path) -> Finding:
-    """The nano base model's files against `SHA256SUMS` in its folder (lines of `sha256sum`)."""
+def nano_model(folder: Path, subject: str = "nano model") -> Finding:
+    """A nano base model's files against `SHA256SUMS` in its folder (lines of `sha256sum`)."""
     sums = folder / "SHA256SUMS"
-    advice = "get it back with `git checkout -- data/nano`, or build it with `python -m art_nb build-nano`"
+    advice = f"get it back with `git checkout -- data/{folder.name}`, or build it with `python -m art_nb build-nano`"
     if not sums.exists():
-        return Finding("nano model", f"{sums.name} is not in {folder}", False, advice=advice)
+        return Finding(subject, f"{sums.name} is not in {folder}", False, advice=advice)
     listed = [line.split(maxsplit=1) for line in sums.read_text().splitlines() if line]
-    wrong = [name for digest, name in listed if sha256(folder / name) != digest]
+    wrong = [file for digest, file in listed if sha256(folder / file) != digest]
     if wrong:
-        return Finding("nano model", f"changed or missing: {', '.join(wrong)}", False, advice=advice)
-    return Finding("nano model", f"intact, {len(listed)} files", True)
+        return Finding(subject, f"changed or missing: {', '.join(wrong)}", False, advice=advice)
+    return Finding(subject, f"intact, {len(listed)} files", True)
 
 
 def sha256(path: Path) -> str:

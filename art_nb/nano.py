@@ -1,7 +1,7 @@
-"""Builds data/nano, the tiny base model of the course: tokenizer, chat template, supervised training, model card.
+"""Builds data/nano, the tiny base model that plays 2048: tokenizer, chat template, supervised training, model card.
 
-`python -m art_nb build-nano` makes all of it from the tasks' demonstrations (art_nb/tasks/demonstrations.py). The model
-is a Qwen3 causal LM of under a million parameters that knows the rules and formats of the tasks and plays them badly,
+`python -m art_nb build-nano` makes all of it from demonstrations (art_nb/tasks/demonstrations_2048.py), and then the base
+model of the email task (art_nb/nano_email.py). This one is a Qwen3 causal LM of under a million parameters that knows the rules and formats of the tasks and plays them badly,
 which is the state in which reinforcement learning is interesting.
 """
 
@@ -12,15 +12,21 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from art_nb.chat import parse_tool_calls
 from art_nb.checkpoints import write_folder
-from art_nb.tasks.demonstrations import DEMONSTRATIONS, Demonstration
+from art_nb.tasks.demonstrations import Demonstration
+from art_nb.tasks.demonstrations_2048 import Demonstrations2048
+
+DEMONSTRATIONS = {"game_2048": Demonstrations2048}  # task: rng -> (turns -> Demonstration)
 
 SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>"]
 
@@ -72,10 +78,14 @@ PIECES = (
 
 
 def build_tokenizer(demonstrations: list[Demonstration], vocab_size: int = 1024) -> PreTrainedTokenizerFast:
-    """A byte-fallback BPE tokenizer trained on the demonstrations' text; any Unicode text survives a round trip."""
-    texts = [render_text(demonstration) for demonstration in demonstrations]
+    """A tokenizer for these demonstrations and any board."""
     tiles = " ".join(str(2**k) for k in range(1, 18))
-    texts += [tiles + "\n" + "\n".join(tiles.split())] * 200
+    texts = [render_text(demonstration) for demonstration in demonstrations]
+    return train_tokenizer(texts + [tiles + "\n" + "\n".join(tiles.split())] * 200, PIECES, CHAT_TEMPLATE, vocab_size)
+
+
+def train_tokenizer(texts: list[str], pieces: str, chat_template: str, vocab_size: int) -> PreTrainedTokenizerFast:
+    """A byte-fallback BPE tokenizer trained on the texts; any Unicode text survives a round trip."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 256,
         special_tokens=SPECIAL_TOKENS,
@@ -83,7 +93,7 @@ def build_tokenizer(demonstrations: list[Demonstration], vocab_size: int = 1024)
         show_progress=False,
     )
     bpe = Tokenizer(models.BPE())
-    bpe.pre_tokenizer = pre_tokenizers.Split(Regex(PIECES), "isolated")
+    bpe.pre_tokenizer = pre_tokenizers.Split(Regex(pieces), "isolated")
     bpe.train_from_iterator(texts, trainer)
     learnt = json.loads(bpe.to_str())["model"]
     vocab = dict(learnt["vocab"])
@@ -98,7 +108,7 @@ def build_tokenizer(demonstrations: list[Demonstration], vocab_size: int = 1024)
         tokenizer_object=full,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template,
         clean_up_tokenization_spaces=False,
         model_max_length=8192,
     )
@@ -106,19 +116,18 @@ def build_tokenizer(demonstrations: list[Demonstration], vocab_size: int = 1024)
     return tokenizer
 
 
-def render_text(demonstration: Demonstration) -> str:
+def render_text(demonstration: Demonstration, chat_template: str = CHAT_TEMPLATE) -> str:
     """The demonstration as the chat template renders it (jinja run directly: it is called a million times)."""
-    return _compiled_template().render(
+    return _compiled(chat_template).render(
         messages=demonstration.messages, tools=demonstration.tools, add_generation_prompt=False
     )
 
 
-def _compiled_template(cache: list = []) -> object:  # noqa: B006 - compiled once per process
-    if not cache:
-        from transformers.utils.chat_template_utils import _compile_jinja_template
+@cache
+def _compiled(chat_template: str) -> Any:
+    from transformers.utils.chat_template_utils import _compile_jinja_template
 
-        cache.append(_compile_jinja_template(CHAT_TEMPLATE))
-    return cache[0]
+    return _compile_jinja_template(chat_template)
 
 
 def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
@@ -265,6 +274,15 @@ def train(tokenizer, *, steps: int, seed: int, learning_rate: float = 3e-3, devi
 
 
 @torch.inference_mode()
+def sample(model, tokenizer, messages: list[dict], tools: list[dict] | None, max_tokens: int) -> str:
+    """The model's next message at temperature 1, as text."""
+    prompt = tokenizer.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    ).to(model.device)
+    ids = model.generate(**prompt, max_new_tokens=max_tokens, do_sample=True, top_k=0)[0, prompt["input_ids"].shape[1] :]
+    return tokenizer.decode(ids).removesuffix(tokenizer.eos_token)
+
+
 def evaluate(model, tokenizer, seed: int, prompts: int = 400) -> dict[str, float]:
     """Sampled answers (temperature 1) to held-out prompts: the share that is well-formed, and the share that is legal."""
     rng = random.Random(seed)
@@ -278,12 +296,7 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 400) -> dict[str, float
         asked[kind] += 1
         last = max(i for i, targets in enumerate(demonstration.choices) if targets)
         spoken = [i for i, message in enumerate(demonstration.messages) if message["role"] == "assistant"]
-        prompt = tokenizer.apply_chat_template(
-            demonstration.messages[: spoken[last]], tools=demonstration.tools, add_generation_prompt=True,
-            return_tensors="pt", return_dict=True,
-        ).to(model.device)  # fmt: skip
-        ids = model.generate(**prompt, max_new_tokens=12, do_sample=True, top_k=0)[0, prompt["input_ids"].shape[1] :]
-        answer = tokenizer.decode(ids).removesuffix(tokenizer.eos_token)
+        answer = sample(model, tokenizer, demonstration.messages[: spoken[last]], demonstration.tools, 12)
         move = _tool_move(answer) if kind == "tool" else answer
         counts[f"{kind}_well_formed"] += move in demonstration.choices[last]
         counts[f"{kind}_legal"] += demonstration.choices[last].get(move, 0) > 0
@@ -291,8 +304,6 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 400) -> dict[str, float
 
 
 def _tool_move(answer: str) -> str | None:
-    from art_nb.chat import parse_tool_calls
-
     calls, rest = parse_tool_calls(answer)
     if len(calls) != 1 or rest or calls[0]["function"]["name"] != "move":
         return None
@@ -316,6 +327,12 @@ def build(folder: Path, *, steps: int = 600, seed: int = 0, device: str | None =
         "parameters": model.num_parameters(), "vocabulary": len(tokenizer), "torch": torch.__version__,
         **{name: round(share, 4) for name, share in evaluate(model, tokenizer, seed + 1).items()},
     }  # fmt: skip
+    write(folder, model, tokenizer, facts, MODEL_CARD)
+    return facts
+
+
+def write(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: dict, card: str) -> None:
+    """Weights, tokenizer, card (filled with the facts) and hashes, whole or not at all."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 
@@ -323,12 +340,11 @@ def build(folder: Path, *, steps: int = 600, seed: int = 0, device: str | None =
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
         (new / "training.json").write_text(json.dumps(facts, indent=2) + "\n")
-        (new / "README.md").write_text(MODEL_CARD.format(**facts))
+        (new / "README.md").write_text(card.format(**facts))
         sums = [f"{hashlib.sha256(p.read_bytes()).hexdigest()}  {p.name}\n" for p in sorted(new.iterdir())]
         (new / "SHA256SUMS").write_text("".join(sums))
 
     write_folder(folder, fill)
-    return facts
 
 
 MODEL_CARD = """\
@@ -336,7 +352,7 @@ MODEL_CARD = """\
 license: apache-2.0
 library_name: transformers
 ---
-# The nano base model
+# The nano base model for 2048
 
 A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
 made for this course. It knows the rules and the formats of the course's tasks and plays them badly. It knows nothing
@@ -347,7 +363,7 @@ Made by `python -m art_nb build-nano` (art_nb/nano.py) in {minutes} minutes on {
 | | |
 | --- | --- |
 | tasks | {tasks} |
-| data | conversations generated by art_nb/tasks/demonstrations.py while training; none is stored |
+| data | conversations generated by art_nb/tasks/demonstrations_2048.py while training; none is stored |
 | what they teach | rules and formats: for 2048 the target is the uniform distribution over the legal moves, along random legal play. No skilled play is in them |
 | training | {steps} steps of about 8,192 tokens; a linear probe on the middle layer had to tell how neighbouring tiles relate and was then thrown away |
 | final loss of the answers, less the targets' own entropy | {answer_loss} nats a token |

@@ -10,6 +10,8 @@ after exactly 40 turns, or at an answer without a tool call, because TRL's loop 
 `turn_cost_ratio`: a second measurement, of ours alone: the mean seconds of turns 78 to 82 over those of turns
 8 to 12, in 64 games of 82 turns. A turn lasts from a game's answer before to its answer, with all games in
 parallel; here a malformed answer ends no game, so that late turns do not look cheap because games are missing.
+
+`python -m benchmarks.rollout --task email` races on the email task: see benchmarks/rollout_email.py.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ import json
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-
-from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment
@@ -105,33 +106,37 @@ async def registered(folder: str, base: str, name: str, seed: int = 0) -> art.Tr
     return model
 
 
-async def gather(model: art.TrainableModel, groups: int, size: int, turns: int, clock: dict | None = None) -> dict:
-    """Plays groups * size games, each group from a seed of its own; returns speed, turns and first prompts."""
+async def gather(groups: Iterable[Iterable[Coroutine]]) -> dict:
+    """Runs the rollouts of all groups; returns speed, turns, first prompts, and the trajectories."""
     started = time.perf_counter()
-    played = await art.gather_trajectory_groups(
-        [art.TrajectoryGroup(play(model, seed, turns, clock) for _ in range(size)) for seed in range(groups)],
-        pbar_desc=None,
-    )
+    gathered = await art.gather_trajectory_groups([art.TrajectoryGroup(group) for group in groups], pbar_desc=None)
     seconds = time.perf_counter() - started
-    games = [[i for i in t.messages_and_choices if isinstance(i, Choice)] for group in played for t in group]
+    trajectories = [trajectory for group in gathered for trajectory in group]
+    answers = [trajectory.choices() for trajectory in trajectories]
     return {
-        "tokens": sum(len(choice.token_ids) for game in games for choice in game),
+        "tokens": sum(len(choice.token_ids) for rollout in answers for choice in rollout),
         "seconds": seconds,
-        "turns": sum(map(len, games)) / len(games),
-        "prompts": [game[0].prompt_token_ids for game in games],
+        "turns": sum(map(len, answers)) / len(answers),
+        "prompts": [rollout[0].prompt_token_ids for rollout in answers],
+        "trajectories": trajectories,
     }
+
+
+def games(model: art.TrainableModel, groups: int, size: int, turns: int, clock: dict | None = None) -> list:
+    """Groups of games to be played, each group from a seed of its own."""
+    return [[play(model, seed, turns, clock) for _ in range(size)] for seed in range(groups)]
 
 
 async def measure_ours(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
     """`gather` with nothing cached, after a few turns of another model have warmed torch up."""
-    await gather(await registered(folder, base, "warm-up"), groups, size, turns=2)
-    return await gather(await registered(folder, base, "model"), groups, size, turns)
+    await gather(games(await registered(folder, base, "warm-up"), groups, size, turns=2))
+    return await gather(games(await registered(folder, base, "model"), groups, size, turns))
 
 
 async def turn_costs(folder: str, base: str, groups: int, size: int, late: int, early: int = 10) -> dict:
     """Mean seconds of the five turns around `early` and around `late`, and their ratio."""
     clock: dict[int, list[float]] = defaultdict(list)
-    await gather(await registered(folder, base, "long"), groups, size, late + 2, clock)
+    await gather(games(await registered(folder, base, "long"), groups, size, late + 2, clock))
     seconds = []
     for middle in (early, late):
         around = [s for turn in range(middle - 2, middle + 3) for s in clock[turn]]
@@ -161,20 +166,43 @@ class TimedTrainer(GRPOTrainer):
 
 def measure_stock(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
     """The same games by stock TRL."""
+    seeds = [{"seed": seed} for seed in range(groups)]
+    return stock_generation(folder, base, seeds, size, EndlessEnvironment, turns, MAX_TOKENS)
+
+
+def stock_generation(
+    folder: str, base: str, columns: list[dict], size: int, environment: Callable, turns: int, max_tokens: int
+) -> dict:
+    """What stock TRL's generation phase takes and gives, after a short one has warmed torch up.
+
+    columns: one dict per group, what its environments' `reset` is told. turns: answers in a rollout, at most.
+    """
     policy = stock_policy(base, seed=0)
-    rows = [{"prompt": [{"role": "user", "content": ""}], "seed": seed} for seed in range(groups)]
+    rows = [{"prompt": [{"role": "user", "content": ""}], **column} for column in columns]
     trainer = stock_trainer(
-        policy, folder, rows, trainer_class=TimedTrainer, environment=EndlessEnvironment,
-        per_device_train_batch_size=groups * size, num_generations=size,
-        # TRL has one limit for a whole game, here the context, and hands this one on to `generate` for each turn.
+        policy, folder, rows, trainer_class=TimedTrainer, environment=environment,
+        per_device_train_batch_size=len(rows) * size, num_generations=size,
+        # TRL has one limit for a whole rollout, here the context, and hands this one on to `generate` for each turn.
         max_completion_length=policy.model.config.max_position_embeddings,
-        generation_kwargs={"max_new_tokens": MAX_TOKENS},
+        generation_kwargs={"max_new_tokens": max_tokens},
     )  # fmt: skip
     trainer.model.train()
-    for length in (2, turns):  # a short one to warm up
+    for length in (2, turns):
         trainer.max_tool_calling_iterations = length - 1
         trainer._generate_and_score_completions([row for row in rows for _ in range(size)])
-    return trainer.measured
+    return trainer.measured | {"environments": trainer.environments}
+
+
+def compared(ours: dict, stock: dict) -> dict:
+    """The ratio of speeds, and each side's numbers. Raises: SystemExit when the sides read different prompts."""
+    if ours["prompts"] != stock["prompts"]:
+        raise SystemExit("the two sides read different prompts: what they measured can't be compared")
+    speeds = {"ours": ours["tokens"] / ours["seconds"], "stock": stock["tokens"] / stock["seconds"]}
+    result = {"ratio": speeds["ours"] / speeds["stock"]}
+    for side, numbers in (("ours", ours), ("stock", stock)):
+        result[f"{side}_tokens_per_s"] = speeds[side]
+        result |= {f"{side}_{key}": numbers[key] for key in ("tokens", "seconds", "turns")}
+    return result
 
 
 def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
@@ -185,26 +213,25 @@ def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
         costs = asyncio.run(turn_costs(folder, base, groups, size, late))
         say(f"stock TRL: {groups * size} games of {turns} turns")
         stock = measure_stock(folder, base, groups, size, turns)
-    if ours["prompts"] != stock["prompts"]:
-        raise SystemExit("the two sides read different prompts: what they measured can't be compared")
-    speeds = {"ours": ours["tokens"] / ours["seconds"], "stock": stock["tokens"] / stock["seconds"]}
-    result = {"ratio": speeds["ours"] / speeds["stock"]}
-    for side, numbers in (("ours", ours), ("stock", stock)):
-        result[f"{side}_tokens_per_s"] = speeds[side]
-        result |= {f"{side}_{key}": numbers[key] for key in ("tokens", "seconds", "turns")}
-    return result | costs
+    return compared(ours, stock) | costs
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=["game_2048"], default="game_2048")
-    parser.add_argument("--base", default=str(BASE), help="folder or hub name of the base model")
+    parser.add_argument("--task", choices=["2048", "email"], default="2048")
+    parser.add_argument("--base", help="folder or hub name of the base model; by default the task's nano model")
     parser.add_argument("--groups", type=int, default=8)
-    parser.add_argument("--size", type=int, default=8, help="games in a group")
+    parser.add_argument("--size", type=int, default=8, help="games or searches in a group")
     parser.add_argument("--turns", type=int, default=80, help="the late turn whose cost is compared with turn 10's")
     parser.add_argument("--game-turns", type=int, default=40, help="turns of a game of the race against TRL")
     a = parser.parse_args()
-    print_result("rollout", lambda: measure(a.base, a.groups, a.size, a.game_turns, a.turns))
+    if a.task == "2048":
+        print_result("rollout", lambda: measure(a.base or str(BASE), a.groups, a.size, a.game_turns, a.turns))
+    else:
+        from benchmarks import rollout_email
+
+        base = a.base or str(rollout_email.EMAIL_BASE)
+        print_result("rollout_email", lambda: rollout_email.measure(base, a.groups, a.size))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ def nano(tmp_path):
 def test_finds_everything_here(nano, capsys):
     findings = doctor.doctor(nano)
     assert doctor.can_run(findings)
-    others = {"Python", "torch", "nano model", "Unsloth", "Chromium"}
+    others = {"Python", "torch", "nano model", "email model", "Unsloth", "Chromium"}
     assert {finding.subject for finding in findings} == others | set(doctor.SHOWN)
     printed = capsys.readouterr().out
     assert "intact, 2 files" in printed and "MISSING" not in printed

@@ -16,7 +16,7 @@ from art_nb.kv_cache import ATTENTION
 from art_nb.nano import build_tokenizer
 from art_nb.policy import load_policy
 from art_nb.sampler import Sampler, draw
-from art_nb.tasks.demonstrations import Demonstrations2048
+from art_nb.tasks.demonstrations_2048 import Demonstrations2048
 from art_nb.tasks.game_2048 import MOVE_TOOL, random_board, render
 
 

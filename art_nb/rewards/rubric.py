@@ -43,6 +43,7 @@ def weighted(**measures: Measure) -> tuple[Criterion, ...]:
 # rewards, and their modules may import this one)
 _CRITERIA: dict[str, Sequence[Criterion] | str] = {
     "game_2048": "art_nb.tasks.criteria_2048",
+    "email_search": "art_nb.tasks.criteria_email",
     "tools": "art_nb.rewards.criteria_tools",
 }
 

@@ -38,6 +38,11 @@ def _tool(name: str, description: str, required: Iterable[str], **parameters: st
 
 
 TOOLS = [
+    _tool("read_email", "Show one mail.", ["message_id"], message_id="its id, as a search lists it."),
+    _tool(
+        "return_final_answer", "Answer the question. This ends the search.", ["answer", "sources"],
+        answer="a few words, or I don't know.", sources="ids of the mails it stands in.",
+    ),
     _tool(
         "search_emails", "List mails, best first.", (),
         keywords="words that a mail must hold, all of them.", from_addr="part of the sender's name or address.",
@@ -45,13 +50,9 @@ TOOLS = [
         sent_before="day after the last, YYYY-MM-DD.", sort="relevance, newest or oldest.",
         max_results="1 to 10.",
     ),
-    _tool("read_email", "Show one mail.", ["message_id"], message_id="its id, as a search lists it."),
-    _tool(
-        "return_final_answer", "Answer the question. This ends the search.", ["answer", "sources"],
-        answer="a few words, or I don't know.", sources="ids of the mails it stands in.",
-    ),
 ]  # fmt: skip
-"""The schemas that TRL derives from `EmailSearchEnvironment`'s tools, to pass to a model as `tools=TOOLS`."""
+"""The schemas that TRL derives from `EmailSearchEnvironment`'s tools, to pass to a model as `tools=TOOLS`; by name, as TRL
+lists them."""
 
 _SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 _TYPES = {"string": (str, "a string"), "integer": (int, "an integer"), "array": (list, "a list of strings")}
@@ -98,40 +99,15 @@ class EmailSearch:
         if self.over:
             return OVER
         self.turns += 1
-        wrong, given = self._malformed(name, arguments)
-        if wrong:
+        fault, given = malformed(name, arguments)
+        if fault:
+            self.fault, wrong = fault
             self.ended_by = "malformed"
             return f"Malformed: {wrong}. {OVER}"
         result = getattr(self, f"_{name}")(**given)
         if self.turns >= self.max_turns and not self.over:
             self.ended_by = "turns"
         return result
-
-    def _malformed(self, name: str | None, arguments: str | dict | None) -> tuple[str, dict]:
-        """(what is wrong, or an empty string; the arguments)"""
-        if not name:
-            self.fault = "no call"
-            return "every turn must call a tool", {}
-        if name not in _SCHEMAS:
-            self.fault = "unknown tool"
-            return f"there is no tool {_quoted(name)}; the tools are {', '.join(_SCHEMAS)}", {}
-        self.fault = "bad arguments"
-        try:
-            given = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except (ValueError, RecursionError):
-            return "the arguments are not JSON", {}
-        if not isinstance(given, dict):
-            return "the arguments must be a JSON object", {}
-        for parameter, value in given.items():
-            if parameter not in _SCHEMAS[name]["properties"]:
-                return f"{name} has no argument {_quoted(parameter)}", {}
-            kind, described = _TYPES[_SCHEMAS[name]["properties"][parameter]["type"]]
-            if type(value) is not kind or (kind is list and any(type(item) is not str for item in value)):
-                return f"{parameter} must be {described}", {}
-        if missing := [parameter for parameter in _SCHEMAS[name].get("required", ()) if parameter not in given]:
-            return f"{name} needs {' and '.join(missing)}", {}
-        self.fault = None
-        return "", given
 
     def _search_emails(
         self, keywords="", from_addr="", to_addr="", sent_after="", sent_before="", sort="relevance", max_results=4
@@ -171,8 +147,10 @@ class EmailSearch:
         self.refused += 1
         return f"Refused: {wrong}."
 
-    def reward_parts(self) -> dict[str, float]:
+    def reward_parts(self, wrong: float = -1.0) -> dict[str, float]:
         """What the reward is the sum of.
+
+        wrong: where a wrong answer starts. With ART-E's -1 it is worse than none; with 0 it is paid as none.
 
         A correct answer earns 1, 0.3 more if a right source is among those named, up to 0.1 for naming few sources and up
         to 0.1 for few turns. Else the start is -1 for a wrong answer, 0 for none, -2 to -1.8 for a malformed call, and up
@@ -187,7 +165,7 @@ class EmailSearch:
             return {"base": 1.0, "sources": 0.3 * named, "few_sources": few, "few_turns": 0.1 * max(0.0, 1 - used)}
         faults = {"no call": -2.0, "unknown tool": -1.9, "bad arguments": -1.8}
         return {
-            "base": faults[self.fault] if self.fault else -1.0 if self.ended_by == "answered" else 0.0,
+            "base": faults[self.fault] if self.fault else wrong if self.ended_by == "answered" else 0.0,
             "found": 0.1 * bool(right & (self.shown | self.read)),
             "read": 0.1 * bool(right & self.read),
             "valid_reads": 0.1 * (self.invalid_reads == 0),
@@ -195,9 +173,9 @@ class EmailSearch:
             "patience": 0.1 * used,
         }
 
-    def reward(self) -> float:
+    def reward(self, wrong: float = -1.0) -> float:
         """The sum of `reward_parts`; a search broken off counts as one without an answer."""
-        return sum(self.reward_parts().values())
+        return sum(self.reward_parts(wrong).values())
 
     def metrics(self) -> dict[str, float]:
         """What to chart: shares are 0 or 1 here; each part of the reward is `reward_` and its name."""
@@ -217,6 +195,29 @@ class EmailSearch:
             "turns": float(self.turns),
             **{f"reward_{name}": part for name, part in self.reward_parts().items()},
         }
+
+
+def malformed(name: str | None, arguments: str | dict | None) -> tuple[tuple[str, str] | None, dict]:
+    """What makes this no call of a tool, as (kind of fault, in words), or None; and its arguments."""
+    if not name:
+        return ("no call", "every turn must call a tool"), {}
+    if name not in _SCHEMAS:
+        return ("unknown tool", f"there is no tool {_quoted(name)}; the tools are {', '.join(_SCHEMAS)}"), {}
+    try:
+        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        return ("bad arguments", "the arguments are not JSON"), {}
+    if not isinstance(given, dict):
+        return ("bad arguments", "the arguments must be a JSON object"), {}
+    for parameter, value in given.items():
+        if parameter not in _SCHEMAS[name]["properties"]:
+            return ("bad arguments", f"{name} has no argument {_quoted(parameter)}"), {}
+        kind, described = _TYPES[_SCHEMAS[name]["properties"][parameter]["type"]]
+        if type(value) is not kind or (kind is list and any(type(item) is not str for item in value)):
+            return ("bad arguments", f"{parameter} must be {described}"), {}
+    if missing := [parameter for parameter in _SCHEMAS[name].get("required", ()) if parameter not in given]:
+        return ("bad arguments", f"{name} needs {' and '.join(missing)}"), {}
+    return None, given
 
 
 def _is_day(text: str) -> bool:

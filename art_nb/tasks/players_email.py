@@ -1,37 +1,58 @@
-"""An agent without a model for the email task: it drops the small words, searches, reads the top mail, matches a pattern."""
+"""Agents without a model for the email task: a heuristic, and searchers of any skill who draw their mistakes."""
 
 from __future__ import annotations
 
+import json
+import random
 import re
 from collections.abc import Callable
+from datetime import date, timedelta
 
-from art_nb.tasks.email_search import I_DONT_KNOW, EmailSearch
+from art_nb.tasks.email_questions import PATTERNS, STOP_WORDS, Question, read_question
+from art_nb.tasks.email_scenarios import Scenario
+from art_nb.tasks.email_search import I_DONT_KNOW, TOOLS, EmailSearch, first_message
+from art_nb.tasks.mailbox import Mailbox
+from art_nb.trajectories import Trajectory
 
 Player = Callable[[EmailSearch], None]
 
-STOP_WORDS = frozenset(
-    "a about after ask at be before begin by can change code come comes correct count date day desk did do does final first "
-    "for go have how i in is it last leads many me meet moved much need now of on our place room runs see settle show "
-    "start suggest the this time to total units wants want was we what when where which who will".split()
-)
-
-# By what the question says: what an answer to it looks like.
-PATTERNS = (
-    (r"\b(time|start|begin)\b", r"\b\d{1,2}:\d{2}\b"),
-    (r"\b(room|meet)\b", r"\broom \d+\b"),
-    (r"\b(total|much|come)\b", r"\b\d+ dollars\b"),
-    (r"\b(code|desk)\b", r"\b[A-Z]\d+\b"),
-    (r"\b(count|units)\b", r"\b\d+ units\b"),
-    (r"\b(place|go)\b", r"(?:to|for|not) ([A-Z]\w+)"),
-    (r"\bwho\b", r"\b[A-Z]\w+ [A-Z]\w+\b"),
-    (r"\b(when|day|date)\b", r"\b\d{1,2} [A-Z]\w+\b"),
-)
+# How a search may end without an answer: by giving up, or by a call that can't be carried out.
+ENDS = (
+    ("return_final_answer", {"answer": I_DONT_KNOW, "sources": []}), (None, None), ("reply", {}), ("read_email", {}),
+)  # fmt: skip
 
 
 def play(player: Player, search: EmailSearch) -> EmailSearch:
     """Lets a player answer a question; returns the search, over or given up."""
     player(search)
     return search
+
+
+class RecordedSearch(EmailSearch):
+    """A search that keeps its calls and results, as the conversation with a model that made them."""
+
+    def __init__(self, mailbox: Mailbox, scenario: Scenario):
+        super().__init__(mailbox, scenario)
+        self.messages = [{"role": "user", "content": first_message(scenario)}]
+
+    def call(self, name: str | None, arguments: dict | None) -> str:
+        result = super().call(name, arguments)
+        if name:
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            call = {"id": f"call_{self.turns}", "type": "function", "function": function}
+            self.messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        else:
+            self.messages.append({"role": "assistant", "content": I_DONT_KNOW})
+        return result
+
+    def trajectory(self) -> Trajectory:
+        """What was said, and how it came out."""
+        asked = self.scenario
+        return Trajectory(
+            messages_and_choices=self.messages, tools=TOOLS, reward=self.reward(), metrics=self.metrics(),
+            metadata={"scenario": asked.id, "truth": asked.answer, "truth_sources": " ".join(asked.sources)},
+        )  # fmt: skip
 
 
 def heuristic_player(search: EmailSearch) -> None:
@@ -41,7 +62,7 @@ def heuristic_player(search: EmailSearch) -> None:
     ids: list[str] = []
     while words and not ids:
         result = search.call("search_emails", {"keywords": " ".join(words)})
-        ids = re.findall(r"^(m\d+) ", result, re.MULTILINE)
+        ids = _ids(result)
         words.pop()
     pattern = next(answer for asked, answer in PATTERNS if re.search(asked, question.lower()))
     for message_id in ids[:2]:
@@ -51,3 +72,62 @@ def heuristic_player(search: EmailSearch) -> None:
             search.call("return_final_answer", {"answer": answer, "sources": [message_id]})
             return
     search.call("return_final_answer", {"answer": I_DONT_KNOW, "sources": []})
+
+
+def searcher(skill: float, seed: int) -> Player:
+    """A player that makes each of its choices well with probability `skill`, and draws it otherwise.
+
+    Its choices: whether to go on, what to search for and in which order, which mail to read, which value in it to take and
+    whether to copy it rightly, and which sources to name.
+    """
+    rng = random.Random(seed)
+
+    def choose(best, others):
+        return best if rng.random() < skill else rng.choice(others)
+
+    def player(search: EmailSearch) -> None:
+        question = read_question(search.scenario.question)
+        ids: list[str] = []
+        while not search.over:
+            if choose(False, [False, False, True]):
+                search.call(*rng.choice(ENDS))
+            elif not ids:
+                ids = _ids(search.call("search_emails", choose(_query(question), _poor_queries(question))))
+            else:
+                message_id = choose(ids[0], ids)
+                page = search.call("read_email", {"message_id": message_id})
+                if values := question.values(page.partition("\n\n")[2]):
+                    value = choose(values[0], [*values, _misread(values[0], rng)])
+                    sources = choose([message_id], [[], ids, ids[-1:]])
+                    search.call("return_final_answer", {"answer": value, "sources": sources})
+                ids.remove(message_id)
+
+    return player
+
+
+def _ids(result: str) -> list[str]:
+    return re.findall(r"^(m\d+) ", result, re.MULTILINE)
+
+
+def _query(question: Question) -> dict[str, str]:
+    """The search that finds what a question asks for."""
+    arguments = {"keywords": " ".join(question.words)} if question.words else {}
+    if question.person:
+        arguments["from_addr"] = question.person
+    if question.month:
+        first = date.fromisoformat(f"{question.month}-01")
+        arguments |= {"sent_after": str(first), "sent_before": str((first + timedelta(days=31)).replace(day=1))}
+    return arguments | {"sort": "oldest" if question.which == "first" else "newest"}
+
+
+def _poor_queries(question: Question) -> list[dict[str, str]]:
+    words = question.words
+    return [
+        {"keywords": " ".join(words)}, {"keywords": words[0]}, {"keywords": words[-1], "sort": "oldest"},
+        {"keywords": " ".join([*words, "answer"])}, {"keywords": " ".join(words), "sort": "oldest"},
+    ]  # fmt: skip
+
+
+def _misread(value: str, rng: random.Random) -> str:
+    """With another first digit, or without its last letter."""
+    return re.sub(r"\d", str(rng.randrange(1, 10)), value, count=1) if re.search(r"\d", value) else value[:-1]

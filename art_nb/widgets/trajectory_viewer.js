@@ -1,4 +1,5 @@
-// TrajectoryViewer in the browser: a filtered list, a board that replays, and the conversation token by token.
+// TrajectoryViewer in the browser: a filtered list, a board that replays, and the conversation token by token, or as
+// a mail client would show it (mail_view.js).
 
 const ROW = 30;
 const SORTS = {
@@ -47,9 +48,9 @@ function render({ model, el }) {
   const hasBoards = model.get("has_boards");
   const hasAdvantages = model.get("has_advantages");
   const advantageScale = model.get("advantage_scale") || 1;
-  const state = { step: "", group: "", sort: "gathered", min: "", max: "", colour: "logprob", list: [], at: 0, stop: 0, timer: 0 };
+  const state = { step: "", group: "", kind: "", sort: "gathered", min: "", max: "", colour: "logprob", as: "mail", list: [], at: 0, stop: 0, timer: 0 };
   const chunks = new Map();
-  let [shown, turns, stops, cards, request] = [null, [], [], [], 0];
+  let [shown, turns, mail, stops, cards, request] = [null, [], null, [], [], 0];
 
   // -- the left column: what to look at --
   const named = (row) => (row.split === "train" ? `step ${row.step}` : `${row.split} ${row.step}`);
@@ -71,7 +72,7 @@ function render({ model, el }) {
     const row = index[state.list[i]];
     const [from, to] = [rewardX(Math.min(0, row.reward)), rewardX(Math.max(0, row.reward))];
     return h("div", {
-      class: "an-row", role: "option", "aria-selected": String(i === state.at), onclick: () => { root.focus(); choose(i); },
+      class: "an-row", role: "option", title: row.kind, "aria-selected": String(i === state.at), onclick: () => { root.focus(); choose(i); },
     },
       h("span", { class: "an-who" }, state.step ? `g${row.group} · ${row.index}` : `${row.step} · g${row.group} · ${row.index}`),
       h("span", { class: "an-bar" }, h("i", { style: `left:${from}%;width:${to - from}%`, class: row.reward < 0 ? "an-neg" : "" })),
@@ -85,12 +86,25 @@ function render({ model, el }) {
     groupBox.box.value = state.group;
   }
 
+  const kindBox = h("div", { class: "an-kinds", role: "group", "aria-label": "Kind" });
+
+  /** A button for each kind, with the number of trajectories that pass the other filters. */
+  function showKinds(rows) {
+    const count = (kind) => rows.filter((row) => !kind || row.kind === kind).length;
+    kindBox.replaceChildren(...["", ...model.get("kinds")].map((kind) => h("button", {
+      type: "button", "aria-pressed": String(state.kind === kind),
+      onclick: () => { state.kind = kind; filter(); kindBox.querySelector("[aria-pressed=true]").focus(); },
+    }, h("span", {}, kind || "all"), h("b", {}, String(count(kind))))));
+  }
+
   function filter() {
     const min = state.min === "" ? -Infinity : Number(state.min);
     const max = state.max === "" ? Infinity : Number(state.max);
     const before = state.list[state.at];
-    state.list = index.filter((row) => (!state.step || named(row) === state.step) && (!state.group || String(row.group) === state.group)
-      && row.reward >= min && row.reward <= max).sort(SORTS[state.sort][1]).map((row) => row.i);
+    const rows = index.filter((row) => (!state.step || named(row) === state.step) && (!state.group || String(row.group) === state.group)
+      && row.reward >= min && row.reward <= max);
+    if (model.get("kinds").length) showKinds(rows);
+    state.list = rows.filter((row) => !state.kind || row.kind === state.kind).sort(SORTS[state.sort][1]).map((row) => row.i);
     count.textContent = `${state.list.length} of ${index.length} trajectories`;
     state.at = Math.max(0, state.list.indexOf(before));
     list.setCount(state.list.length);
@@ -144,6 +158,25 @@ function render({ model, el }) {
         for (const card of cards) if (card.filled) fill(card);
       },
     }, text)));
+
+  const mailbox = mailPane((i) => { pause(); goTo(i); });
+  const asMail = () => mail != null && state.as === "mail";
+  const showAs = h("div", { class: "an-toggle", role: "group", "aria-label": "Show as" },
+    ...[["mail", "mail"], ["tokens", "turns and tokens"]].map(([key, text]) => h("button", {
+      type: "button", "data-as": key, onclick: () => { const turn = stops[state.stop]?.turn; state.as = key; arrange(); goToTurn(turn); },
+    }, text)));
+
+  /** The mail client or the conversation, and the stops that left and right have there. */
+  function arrange() {
+    stops = asMail() ? mail.steps.map((step) => ({ turn: step.turn, answer: step.result })) : stopsOf(turns);
+    for (const one of showAs.children) one.setAttribute("aria-pressed", String(one.dataset.as === state.as));
+    showAs.hidden = mail == null;
+    mailbox.box.hidden = !asMail();
+    colours.hidden = talk.hidden = asMail();
+    for (const part of game) part.hidden = mail != null;
+    main.classList.toggle("an-with-board", hasBoards && mail == null);
+    slider.max = Math.max(0, stops.length - 1);
+  }
 
   function showLegend() {
     const words = state.colour === "logprob" ? ["sure", "surprising"] : ["made less likely", "made more likely"];
@@ -217,6 +250,7 @@ function render({ model, el }) {
     slider.value = state.stop;
     where.textContent = `${state.stop + 1} / ${stops.length}`;
     root.dataset.stop = state.stop;
+    if (asMail()) { mailbox.at(state.stop); return; }
     const answer = stop.answer == null ? null : turns[stop.answer];
     if (stop.board) {
       drawBoard(board, stop.board);
@@ -253,20 +287,21 @@ function render({ model, el }) {
 
   function show(chosen, body) {
     pause();
-    [shown, turns] = [chosen, body.turns];
-    stops = stopsOf(turns);
+    [shown, turns, mail] = [chosen, body.turns, body.mail ?? null];
     const row = index[chosen];
     const number = (label, text) => h("span", { class: "an-fact" }, h("span", { class: "an-muted" }, label), h("b", {}, text));
     heading.replaceChildren(
       h("strong", {}, `${named(row)}, group ${row.group}, trajectory ${row.index}`), number("reward", fmt(row.reward)),
       ...(row.advantage == null ? [] : [number("advantage", signed(row.advantage))]),
+      ...(row.kind == null ? [] : [number("kind", row.kind)]),
       ...Object.entries(row.metrics).slice(0, 5).map(([key, value]) => number(key.replaceAll("_", " "), fmt(Number(value)))));
     facts.textContent = [...Object.entries(body.metadata).map(([key, value]) => `${key}: ${value}`), ...body.logs].join("  ·  ");
     facts.hidden = !facts.textContent;
-    slider.max = Math.max(0, stops.length - 1);
     root.dataset.shown = chosen;
     showTurns();
-    goTo(0);
+    arrange();
+    if (mail) mailbox.show(mail);
+    goTo(asMail() ? stops.length - 1 : 0);
     root.dataset.opened ||= (performance.now() - opened).toFixed(1);
   }
 
@@ -294,12 +329,14 @@ function render({ model, el }) {
     act();
   });
 
+  const game = hasBoards ? [board, move, h("div", { class: "an-chance" }, chance)] : [];
+  const colours = h("div", { class: "an-colours" }, h("span", { class: "an-muted" }, "Colour by"), toggle, legend);
   const main = h("div", { class: hasBoards ? "an-main an-with-board" : "an-main" },
     h("div", { class: "an-top" }, heading, facts),
-    h("div", { class: "an-game" }, ...(hasBoards ? [board, move, h("div", { class: "an-chance" }, chance)] : []), controls,
+    h("div", { class: "an-game" }, ...game, controls,
       h("p", { class: "an-muted an-keys" }, "← → turn   ↑ ↓ trajectory   space play")),
-    h("div", { class: "an-conversation" },
-      h("div", { class: "an-tools" }, h("span", { class: "an-muted" }, "Colour by"), toggle, legend), talk));
+    h("div", { class: "an-conversation" }, h("div", { class: "an-tools" }, showAs, colours), mailbox.box, talk));
+  root.classList.toggle("an-with-mail", model.get("has_mails"));
   root.tabIndex = 0;
   root.setAttribute("aria-label", "Trajectory viewer. Left and right: turn. Up and down: trajectory. Space: play.");
   root.prepend(
@@ -307,7 +344,7 @@ function render({ model, el }) {
       h("div", { class: "an-filters" }, stepBox.field, groupBox.field, sortBox.field,
         h("div", { class: "an-field" }, h("span", {}, "Reward"), h("span", { class: "an-bounds" },
           bound("min", "lowest reward", lowest), "to", bound("max", "highest reward", highest)))),
-      count, listBox),
+      kindBox, count, listBox),
     main);
 
   let ready = false;

@@ -1,0 +1,111 @@
+"""How far accuracy rises in the training of notebook 03, from several seeds.
+
+`python -m benchmarks.rise_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (the adapter's start and
+every draw) four shares, of the first 200 test questions, before and after training: `correct`, `sources_right` and
+`malformed` in percent, and `turns`, the mean calls of a search; the rise of each with its 95% interval (question by
+question, paired), and the seconds of training. The settings are the notebook's; `ratio` is accuracy after over before, in
+the mean. `--split val` is for choosing settings: test questions stay unseen. `--reward` chooses what is paid, as notebook 03
+compares them: `simple` pays 1 for a correct answer, -0.5 for a malformed call and 0 for any other end, `art-e` is the
+published reward, `mild` the same with a wrong answer paid as none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+import time
+from statistics import NormalDist, fmean, stdev
+
+import art_nb as art
+from art_nb.tasks.email_search import Scenario, scenarios
+from benchmarks.result import print_result, say
+from benchmarks.rollout import registered
+from benchmarks.rollout_email import EMAIL_BASE, rollout
+
+STEPS, GROUPS, SIZE = 30, 16, 8  # groups a step, searches in a group
+LEARNING_RATE, LAST_SHARE = 2e-3, 0.1  # it falls in a line, to this share
+TURN_DISCOUNT = None  # a number: earlier calls are credited with less of the reward; None: all with the same
+QUESTIONS = {"test": 200, "val": 120}
+MEASURED = {"correct": 100, "sources_right": 100, "malformed": 100, "turns": 1}  # metric: its unit, 100 for percent
+
+
+def config(step: int, steps: int) -> art.TrainConfig:
+    """The settings of one training step, counted from 0."""
+    rate = LEARNING_RATE * (1 - (1 - LAST_SHARE) * step / max(1, steps - 1))
+    return art.TrainConfig(learning_rate=rate, **({} if TURN_DISCOUNT is None else {"turn_discount": TURN_DISCOUNT}))
+
+
+async def paid(model: art.TrainableModel, scenario: Scenario, reward: str) -> art.Trajectory:
+    """One search with the reward "simple", "art-e" or "mild"."""
+    trajectory = await rollout(model, scenario)
+    if reward == "simple":
+        trajectory.reward = trajectory.metrics["correct"] - 0.5 * trajectory.metrics["malformed"]
+    if reward == "mild":
+        trajectory.reward += trajectory.metrics["wrong"]  # ART-E starts a wrong answer at -1, none at 0
+    if TURN_DISCOUNT is not None:
+        trajectory.turn_rewards = [0.0] * (len(trajectory.choices()) - 1) + [trajectory.reward]
+    return trajectory
+
+
+async def train(model: art.TrainableModel, steps: int, reward: str) -> None:
+    """All training steps, each on questions of its own until there are no more."""
+    questions = scenarios("train")
+    for step in range(steps):
+        chosen = [questions[(step * GROUPS + g) % len(questions)] for g in range(GROUPS)]
+        groups = await art.gather_trajectory_groups(
+            [art.TrajectoryGroup(paid(model, question, reward) for _ in range(SIZE)) for question in chosen], pbar_desc=None
+        )
+        await model.train(groups, config(step, steps))
+        seen = {name: fmean(t.metrics[name] for group in groups for t in group) for name in MEASURED}
+        say(f"step {step + 1} of {steps}: " + ", ".join(f"{name} {value:.2f}" for name, value in seen.items()))
+
+
+async def asked(model: art.TrainableModel, questions: list[Scenario]) -> list[dict[str, float]]:
+    """The metrics of one search for each question."""
+    searches = await art.gather_trajectories([rollout(model, question) for question in questions], pbar_desc=None)
+    return [trajectory.metrics for trajectory in searches]
+
+
+def rises(before: list[dict[str, float]], after: list[dict[str, float]]) -> dict[str, dict[str, float]]:
+    """For each metric its means before and after, and the mean rise with its 95% interval, paired by question."""
+    found = {}
+    for name, unit in MEASURED.items():
+        b, a = ([unit * metrics[name] for metrics in searches] for searches in (before, after))
+        differences = [y - x for x, y in zip(b, a, strict=True)]
+        rise, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / len(differences) ** 0.5
+        found[name] = {"before": fmean(b), "after": fmean(a), "rise": rise, "low": rise - half, "high": rise + half}
+    return found
+
+
+async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: int = STEPS, count: int = 0) -> dict:
+    """Trains from one seed and asks before and after; seconds of gathering and updating."""
+    questions = scenarios(split, count or QUESTIONS[split])
+    model = await registered(folder, EMAIL_BASE, f"rise-{seed}", seed=seed)
+    before, started = await asked(model, questions), time.perf_counter()
+    say(f"seed {seed}: {fmean(metrics['correct'] for metrics in before):.0%} correct before training")
+    await train(model, steps, reward)
+    seconds, after = time.perf_counter() - started, await asked(model, questions)
+    say(f"seed {seed}: {fmean(metrics['correct'] for metrics in after):.0%} correct after training")
+    return {"seed": seed, **rises(before, after), "seconds": seconds}
+
+
+def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
+    """fewer: `steps` and `count` (questions) for a quick look."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [asyncio.run(measure_seed(folder, seed, split, reward, **fewer)) for seed in seeds]
+    before, after = (fmean(run["correct"][when] for run in runs) for when in ("before", "after"))
+    return {"split": split, "reward": reward, "runs": runs, "ratio": after / before if before else None}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--split", choices=list(QUESTIONS), default="test", help="whose questions are asked")
+    parser.add_argument("--reward", choices=["simple", "art-e", "mild"], default="simple")
+    a = parser.parse_args()
+    print_result("rise_email", lambda: measure(a.seeds, a.split, a.reward))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The exercises of notebook 03: right answers are right however they are written, and a mistake gets the hint that names it.
+
+The answers here are written as a learner would write them, not taken from the exercises.
+"""
+
+import re
+
+import pytest
+
+from art_nb.exercises.email_search import EXERCISES, check
+from art_nb.tasks.email_search import TOOLS
+
+SMALL = {"it", "is", "on", "the", "of", "at", "room", "dollars"}
+
+
+def matches(given, truth):
+    def words(text):
+        text = re.sub(r"(\d),(\d)", r"\1\2", text.lower())
+        text = re.sub(r"(\d)(st|nd|rd|th)\b", r"\1", text)
+        return sorted(set(re.findall(r"\w+", text)) - SMALL)
+
+    return words(given) == words(truth)
+
+
+def words(text):
+    return re.findall(r"\w+", text.lower())
+
+
+def search(about, which):
+    return {"sort": {"first": "oldest", "final": "newest"}[which], "keywords": ", ".join(about), "max_results": 3}
+
+
+def reward(s, partial=0.1, wrong=-1.0, malformed=-2.0, none=0.0):
+    m = s.metrics()
+    if m["correct"]:
+        return 1 + 0.3 * m["sources_right"] - 0.01 * m["turns"]
+    start = malformed if m["malformed"] else wrong if m["wrong"] else none
+    return start + partial * (m["found_right"] + m["read_right"])
+
+
+def credit(roles, reward, discount):
+    credits = []
+    for role in reversed(roles):
+        if role == "assistant":
+            credits.insert(0, reward)
+            reward *= discount
+    return credits
+
+
+RIGHT = {"matches": matches, "search": search, "reward": reward, "credit": credit}
+
+WRONG = {
+    "matches": [
+        (lambda g, t: g == t, "letter by letter"),
+        (lambda g, t: t.lower() in g.lower(), "not to be right"),
+        (lambda g, t: len(set(words(g)) & set(words(t))) > 0, "One word in common"),
+        (lambda g, t: sorted(set(words(re.sub(r"(\d),(\d)", r"\1\2", g))) - SMALL) == sorted(set(words(t)) - SMALL), "14th"),
+        (lambda g, t: sorted(set(words(re.sub("th ", " ", g))) - SMALL) == sorted(set(words(t)) - SMALL), "2,400"),
+        (lambda g, t: matches(g, t) and words(re.sub("th|,", "", g))[-1] == words(t)[-1], "May 14"),
+        (lambda g, t: True, "it should give False, and gives True"),
+        (lambda g, t: g.lower().split()[0] == t.lower().split()[0], "raised IndexError"),
+    ],
+    "search": [
+        (lambda about, which: {"keywords": " ".join(about)}, "wants the oldest"),
+        (lambda about, which: {"keywords": " ".join(about), "sort": "newest"}, "wants the oldest"),
+        (lambda about, which: {"keywords": " ".join(about), "sort": "oldest"}, "wants the newest"),
+        (lambda about, which: {"keywords": " ".join(about), "sort": "oldest" if which == "first" else "relevance"}, "wants the newest"),
+        (lambda about, which: {"keywords": f"what is the {which} value of {' '.join(about)}"}, "must hold all keywords"),
+        (lambda about, which: {"keywords": about[0], "sort": "newest"}, "are they enough"),
+        (lambda about, which: {}, "must hold all keywords"),
+        (lambda about, which: {"keywords": about}, "keywords must be a string"),
+        (lambda about, which: {"keywords": " ".join(about), "sort": which}, "sort must be relevance, newest, oldest"),
+        (lambda about, which: {"query": " ".join(about)}, "no argument"),
+    ],
+    "reward": [
+        (lambda s: 1.0, "nothing to learn from"),
+        (lambda s: s.metrics()["correct"], "A malformed call at once earns 0, a wrong answer at once earns 0"),
+        (lambda s: reward(s, malformed=-1.0), "format comes first"),
+        (lambda s: reward(s, wrong=0.0), "pays to guess"),
+        (lambda s: reward(s, partial=0.6), "earns -0.8"),
+        (lambda s: reward(s, none=1.0), "collect partial credit"),
+        (lambda s: reward(s, partial=0.0), "where all of a group have the same outcome"),
+        (lambda s: min(reward(s), 0.9), "right answer without a source earns 0.9"),
+        (lambda s: float("-inf") if s.ended_by == "malformed" else reward(s), "finite number"),
+        (lambda s: str(reward(s)), "finite number"),
+    ],
+    "credit": [
+        (lambda roles, r, g: [r * g ** (sum(x in ("assistant", "tool") for x in roles[i:]) - 1) for i, x in enumerate(roles) if x == "assistant"], "no turn of the model's"),
+        (lambda roles, r, g: [r * g**i for i in reversed(range(len(roles)))], "not for each message"),
+        (lambda roles, r, g: [r * g**i for i in range(roles.count("assistant"))], "reverse order"),
+        (lambda roles, r, g: [r for x in roles if x == "assistant"], "discount is missing"),
+        (lambda roles, r, g: [r * g ** (i + 1) for i in reversed(range(roles.count("assistant")))], "lies no other turn"),
+        (lambda roles, r, g: [r if i == roles.count("assistant") - 1 else 0 for i in range(roles.count("assistant"))], "Only the last turn"),
+    ],
+}  # fmt: skip
+
+
+def stub(*_):
+    """What is asked."""
+    ...
+
+
+def test_there_are_at_least_three():
+    assert list(RIGHT) == list(WRONG) == list(EXERCISES) and len(EXERCISES) >= 3
+
+
+@pytest.mark.parametrize("exercise", RIGHT)
+def test_a_right_answer_written_another_way_is_right(exercise):
+    assert check(exercise, stub).status == "not attempted"
+    assert check(exercise, RIGHT[exercise]).status == "right", check(exercise, RIGHT[exercise])
+    assert check(exercise, EXERCISES[exercise].right).status == "right"
+
+
+@pytest.mark.parametrize("exercise", WRONG)
+def test_a_wrong_answer_gets_the_hint_that_names_its_mistake(exercise):
+    assert len(WRONG[exercise]) >= 4
+    for number, (answer, words_of_hint) in enumerate(WRONG[exercise]):
+        verdict = check(exercise, answer)
+        assert verdict.status == "wrong" and words_of_hint in verdict.text, f"{number}: {verdict}"
+
+
+def test_no_mistake_is_right_and_no_two_are_the_same():
+    for name, exercise in EXERCISES.items():
+        seen = [exercise.seen(mistake) for mistake in (exercise.mistakes or {}).values()]
+        assert exercise.seen(exercise.right) not in seen, name
+        assert all(a != b for i, a in enumerate(seen) for b in seen[:i]), name
+
+
+def test_the_search_is_made_with_arguments_of_the_tool():
+    properties = next(t["function"]["parameters"]["properties"] for t in TOOLS if t["function"]["name"] == "search_emails")
+    assert EXERCISES["search"].right(("falcon", "budget"), "final").keys() <= properties.keys()
