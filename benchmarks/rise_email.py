@@ -23,7 +23,7 @@ from benchmarks.result import print_result, say
 from benchmarks.rollout import registered
 from benchmarks.rollout_email import EMAIL_BASE, rollout
 
-STEPS, GROUPS, SIZE = 30, 16, 8  # groups a step, searches in a group
+STEPS, GROUPS, SIZE = 45, 16, 8  # groups a step, searches in a group
 LEARNING_RATE, LAST_SHARE = 2e-3, 0.1  # it falls in a line, to this share
 TURN_DISCOUNT = None  # a number: earlier calls are credited with less of the reward; None: all with the same
 QUESTIONS = {"test": 200, "val": 120}
