@@ -10,7 +10,7 @@ import pytest
 import art_nb as art
 from art_nb.rewards import RubricJudge
 from art_nb.rewards.agreement import pairs_right
-from art_nb.rewards.judge_report import ATTACKS
+from art_nb.rewards.report import ATTACKS
 from art_nb.rewards.rubric import WEIGHTS, criteria_of
 from art_nb.tasks import criteria_email
 from art_nb.tasks.email_questions import Question, read_question

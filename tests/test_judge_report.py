@@ -14,8 +14,8 @@ from openai import AsyncOpenAI
 import art_nb as art
 from art_nb.rewards import JudgeError, Judgement, LLMJudge, RubricJudge, TrajectoryScore, judge_report
 from art_nb.rewards.agreement import kendall, mean, pairs_right, spearman
-from art_nb.rewards.judge_report import ATTACKS
 from art_nb.rewards.judges import Usage
+from art_nb.rewards.report import ATTACKS
 
 
 def test_published_figures():

@@ -13,8 +13,8 @@ _HOME = {
     "Criterion": "rubric",
     "RubricJudge": "rubric",
     "TrajectoryScore": "judge_answers",
-    "JudgeReport": "judge_report",
-    "judge_report": "judge_report",
+    "JudgeReport": "report",
+    "judge_report": "report",
 }
 
 __all__ = ["ruler", "ruler_score_group", *_HOME]
