@@ -48,6 +48,14 @@ class Lab:
         path.write_text(json.dumps(notebook), encoding="utf-8")
         return path
 
+    def hold(self, name: str) -> str:
+        """Source of a cell that keeps the kernel busy until `release(name)`, so that no test depends on the machine's speed."""
+        gate = str(self.folder / f"{name}.go")
+        return f"import os, time\nwhile not os.path.exists({gate!r}):\n    time.sleep(0.05)"
+
+    def release(self, name: str) -> None:
+        (self.folder / f"{name}.go").touch()
+
     def shut_kernels_down(self) -> None:
         for session in json.load(urllib.request.urlopen(f"{self.url}/api/sessions")):
             address = f"{self.url}/api/sessions/{session['id']}"

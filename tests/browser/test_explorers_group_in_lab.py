@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_widgets_in_lab import open_notebook, run_all, set_theme, wait_idle
+from test_widgets_in_lab import open_notebook, press, run_all, set_theme, settle, wait_idle
 
 from art_nb.widgets import AdvantageExplorer, SurrogateExplorer
 
@@ -42,16 +42,6 @@ def drag(page, dot, dx, dy):
     settle(page)
 
 
-def settle(page):
-    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
-
-
-def press(page, *keys):
-    for key in keys:
-        page.keyboard.press(key)
-    settle(page)
-
-
 def check_advantages(page, view, batch_std):
     """Every number in the columns, and under each dot's name to four digits, is the one that Python finds."""
     dots = view.get_by_role("slider")
@@ -62,6 +52,7 @@ def check_advantages(page, view, batch_std):
         assert shown == pytest.approx(row, abs=0.00501)
     for i, dot in enumerate(dots.all()):
         dot.focus()
+        settle(page)
         shown = view.locator(".an-caption").inner_text().split("advantage: ")[1].split(", ")
         assert [value(part.split()[1]) for part in shown] == pytest.approx([row[i] for row in expected.values()], abs=5.01e-5)
     return rewards
@@ -69,7 +60,7 @@ def check_advantages(page, view, batch_std):
 
 def test_rewards_by_mouse_and_keys(page, lab, shot):
     path = lab.write("advantages.ipynb", SETUP, "view = AdvantageExplorer([0, 0.2, 0.4, 0.6, 0.8, 1])\nview",
-                     "time.sleep(15)\nbusy = list(view.rewards)", "print('now', view.rewards, view.batch_std, busy)")  # fmt: skip
+                     lab.hold("advantage") + "\nbusy = list(view.rewards)", "print('now', view.rewards, view.batch_std, busy)")  # fmt: skip
     open_notebook(page, lab, path)
     run_all(page)
     view = page.locator(".an-advantage")
@@ -94,6 +85,7 @@ def test_rewards_by_mouse_and_keys(page, lab, shot):
     view.get_by_label("Standard deviation of the batch").fill("0.25")
     press(page, "Tab")
     view.get_by_role("button", name="Remove the last").click()
+    settle(page)
     drag(page, slider(view, "Reward of trajectory 1"), 0, 2000)
     assert check_advantages(page, view, 0.25) == [-1, 0.5, 0.5, 0.5, 0.5], "a drag stays on the axis"
     slider(view, "Reward of trajectory 2").focus()
@@ -115,6 +107,7 @@ def test_rewards_by_mouse_and_keys(page, lab, shot):
     set_theme(page, "Dark")
     shot(page, "advantage_dark")
 
+    lab.release("advantage")
     wait_idle(page)
     page.locator(".jp-CodeCell").nth(3).click()
     page.keyboard.press("Control+Enter")
@@ -135,7 +128,7 @@ def check_surrogate(view):
 
 
 def test_surrogate_by_mouse_and_keys(page, lab, shot):
-    path = lab.write("surrogate.ipynb", SETUP, "view = SurrogateExplorer()\nview", "time.sleep(15)",
+    path = lab.write("surrogate.ipynb", SETUP, "view = SurrogateExplorer()\nview", lab.hold("surrogate"),
                      "print('now', [view.ratio, view.epsilon_low, view.epsilon_high, view.advantage])")  # fmt: skip
     open_notebook(page, lab, path)
     run_all(page)
@@ -176,6 +169,7 @@ def test_surrogate_by_mouse_and_keys(page, lab, shot):
     set_theme(page, "Dark")
     shot(page, "surrogate_dark")
 
+    lab.release("surrogate")
     wait_idle(page)
     page.locator(".jp-CodeCell").nth(3).click()
     page.keyboard.press("Control+Enter")

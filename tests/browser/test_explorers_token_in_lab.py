@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from test_widgets_in_lab import open_notebook, run_all, set_theme, wait_idle
+from test_widgets_in_lab import open_notebook, press, run_all, set_theme, settle, wait_idle
 
 from art_nb.widgets import KLExplorer, TokenLens
 
@@ -40,15 +40,16 @@ def shown_numbers(view):
 def put(view, **values):
     for name, value in values.items():
         view.locator(f"input[aria-label={name}]").fill(str(value))
-    view.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    settle(view.page)
 
 
 def shift_of(view):
+    settle(view.page)
     return float(view.locator("input[aria-label=shift]").input_value())
 
 
 def test_the_kl_explorer_agrees_with_python_and_is_moved_by_pointer_and_keys(page, lab, shot):
-    path = lab.write("kl.ipynb", SETUP, "view = KLExplorer()\nview", "time.sleep(12)", "print('at', view.shift, view.width)")
+    path = lab.write("kl.ipynb", SETUP, "view = KLExplorer()\nview", lab.hold("kl"), "print('at', view.shift, view.width)")
     open_notebook(page, lab, path)
     run_all(page)
     view = page.locator(".an-kl")
@@ -77,15 +78,15 @@ def test_the_kl_explorer_agrees_with_python_and_is_moved_by_pointer_and_keys(pag
     page.mouse.move(x, y, steps=3)
     assert shift_of(view) == pytest.approx(2, abs=0.06), "and stays when it is let go"
     assert view.locator(".an-handle").evaluate("(node) => node === document.activeElement")
-    for key in ["ArrowLeft", "ArrowLeft", "ArrowUp", "Shift+ArrowRight"]:
-        page.keyboard.press(key)
+    press(page, "ArrowLeft", "ArrowLeft", "ArrowUp", "Shift+ArrowRight")
     assert shift_of(view) == pytest.approx(2.3, abs=0.06)
     assert view.locator(".an-handle").get_attribute("aria-valuetext").endswith("width 1.60")
     assert busy.count(), "all of this happened while the kernel was busy"
     put(view, shift=2.0)
-    page.keyboard.press("Home")
+    press(page, "Home")
     put(view, shift=1.25, width=1.0)
     shot(view, "kl_light")
+    lab.release("kl")
     page.get_by_text("at 1.0 1.5").wait_for()  # Python saw no message until its cells had run
     wait_idle(page)
     page.locator(".jp-CodeCell").nth(3).click()
@@ -94,7 +95,7 @@ def test_the_kl_explorer_agrees_with_python_and_is_moved_by_pointer_and_keys(pag
     set_theme(page, "Dark")
     view.get_by_label("Mean of n samples").select_option("16")
     view.locator(".an-handle").focus()
-    page.keyboard.press("ArrowLeft")
+    press(page, "ArrowLeft")
     shot(view, "kl_dark_16")
 
 
@@ -107,15 +108,18 @@ def test_the_mean_of_n_samples_is_narrower_by_the_root_of_n(page, lab, shot):
     exact = KLExplorer(0.8, 1.3).estimates()
     for n in (4, 16, 64):
         view.get_by_label("Mean of n samples").select_option(str(n))
+        settle(page)
         found, _ = shown_numbers(view)
         for name, (mean, _, std, _) in found.items():
             assert mean == pytest.approx(exact[name]["mean"], abs=6e-4)
             # 2,000 repeats; k2 and k3 have rare large values. Another n would be off by a factor of two.
             assert std == pytest.approx(exact[name]["std"] / n**0.5, rel=0.25)
         assert found["k1"][3] < exact["k1"]["below_zero"] and found["k3"][3] == 0
+    settle(page)
     again, _ = shown_numbers(view)
     view.get_by_label("Mean of n samples").select_option("1")
     view.get_by_label("Mean of n samples").select_option("64")
+    settle(page)
     assert shown_numbers(view)[0] == again, "the same seed, the same draws"
 
 
@@ -126,7 +130,7 @@ def table_of(view):
 
 
 def test_the_lens_shows_pythons_numbers_and_sorts(page, lab, shot):
-    path = lab.write("lens.ipynb", SETUP, LENS + "TokenLens(**given, title='Trajectory 3')", "time.sleep(8)")
+    path = lab.write("lens.ipynb", SETUP, LENS + "TokenLens(**given, title='Trajectory 3')", lab.hold("lens"))
     open_notebook(page, lab, path)
     run_all(page)
     view = page.locator(".an-lens")
@@ -156,11 +160,12 @@ def test_the_lens_shows_pythons_numbers_and_sorts(page, lab, shot):
     for head in ("logprob", "KL", "ratio"):
         button = view.locator(f"th[data-head='{head}'] button")
         button.click()
+        settle(page)
         assert view.locator(f"th[data-head='{head}']").get_attribute("aria-sort") == "ascending"
         ranked = sorted(range(count), key=lambda i: python.columns[head][i])
         shown = [int(row["#"]) for row in table_of(view)]
         assert shown == ranked[: len(shown)] and len(shown) > 8
-        page.keyboard.press("Enter")
+        press(page, "Enter")
         assert view.locator(f"th[data-head='{head}']").get_attribute("aria-sort") == "descending"
         assert [int(row["#"]) for row in table_of(view)] == ranked[::-1][: len(shown)]
         assert view.locator("th[aria-sort]:not([aria-sort=none])").count() == 1
@@ -169,21 +174,23 @@ def test_the_lens_shows_pythons_numbers_and_sorts(page, lab, shot):
     now = view.locator(".an-now")
     height = view.evaluate("(node) => node.clientHeight")
     chips.nth(9).hover()
+    settle(page)
     facts = dict(zip(now.locator("span.an-muted").all_inner_texts(), now.locator("b").all_inner_texts(), strict=True))
     assert facts["token"].startswith('·"search') and number(facts["KL"]) == pytest.approx(python.columns["KL"][9], abs=6e-4)
     chips.nth(0).click()
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowRight")
+    press(page, "ArrowRight", "ArrowRight")
     assert now.locator("b").first.inner_text().startswith("·a·b")
     assert view.evaluate("(node) => node.clientHeight") == height, "nothing jumps"
     background = "(chip) => getComputedStyle(chip).backgroundColor"
     before = chips.nth(1).evaluate(background)
     for quantity in ("ratio", "KL", "advantage"):
         view.get_by_label("Colour").select_option(quantity)
+        settle(page)
         assert chips.nth(1).evaluate(background) != before
         before = chips.nth(1).evaluate(background)
     view.get_by_label("Colour").select_option("ratio")
     assert page.locator(".jp-Notebook-ExecutionIndicator[data-status=busy]").count(), "the kernel was busy all along"
+    lab.release("lens")
     shot(view, "lens_light")
     set_theme(page, "Dark")
     view.locator("th[data-head='KL'] button").click()
@@ -201,6 +208,7 @@ def test_two_thousand_tokens_stay_small_and_few_columns_are_enough(page, lab, sh
     assert view.locator("th").count() == 3 and view.locator("option[value]").count() == 1
     assert view.locator(".an-chip").count() == 2000 and view.locator("tbody tr").count() < 40
     view.locator("th[data-head=logprob] button").click()
+    settle(page)
     assert number(table_of(view)[0]["logprob"]) == pytest.approx(-1999 / 400, abs=6e-4)
     view.locator(".an-rows").evaluate("(box) => { box.scrollTop = box.scrollHeight; }")
     page.wait_for_function("document.querySelector('.an-lens tbody').lastElementChild.dataset.i === '0'")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_widgets_in_lab import SETUP, open_notebook, run_all, wait_idle
+from test_widgets_in_lab import SETUP, open_notebook, run_all, settle, wait_idle
 
 pytestmark = pytest.mark.browser
 
@@ -22,6 +22,7 @@ groups = [art.TrajectoryGroup(first), art.TrajectoryGroup([judged(0.5, 1, "alone
 
 
 def order(view):
+    settle(view.page)
     return [int(item.get_attribute("data-i")) for item in view.locator("li").all()]
 
 
@@ -37,6 +38,7 @@ def test_judge_truth_and_an_order_of_ones_own(page, lab, shot):
     assert order(view) == [0, 1, 2, 3] and facts.inner_text() == "judge and truth: 4.5 of 6 pairs alike"
     assert "<script>window.hacked=1</script>" in view.locator("li").first.inner_text()
     view.locator("li").first.click()
+    settle(page)
     assert "<script>window.hacked=1</script>" in view.locator(".an-said").inner_text()
     assert page.evaluate("window.hacked") is None and view.locator("img, script").count() == 0
     assert [bool(item.locator(".an-off").count()) for item in view.locator("li").all()] == [True, True, True, False]
