@@ -3,10 +3,11 @@
 `python -m benchmarks.rise_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (the adapter's start and
 every draw) four shares, of the first 200 test questions, before and after training: `correct`, `sources_right` and
 `malformed` in percent, and `turns`, the mean calls of a search; the rise of each with its 95% interval (question by
-question, paired), and the seconds of training. The settings are the notebook's; `ratio` is accuracy after over before, in
-the mean. `--split val` is for choosing settings: test questions stay unseen. `--reward` chooses what is paid, as notebook 03
-compares them: `simple` pays 1 for a correct answer, -0.5 for a malformed call and 0 for any other end, `art-e` is the
-published reward, `mild` the same with a wrong answer paid as none.
+question, paired), and the seconds of training. `drawn` is measured at temperature 1, as in training, `used` at 0.5. The
+settings are the notebook's; `ratio` is accuracy after over before, drawn, in the mean. `--split val` is for choosing
+settings: test questions stay unseen. `--reward` chooses what is paid, as notebook 03 compares them: `simple` pays 1 for a
+correct answer, -1 for a malformed call and 0 for any other end, `art-e` is the published reward, `mild` the same with a
+wrong answer paid as none.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ STEPS, GROUPS, SIZE = 45, 16, 8  # groups a step, searches in a group
 LEARNING_RATE, LAST_SHARE = 2e-3, 0.1  # it falls in a line, to this share
 TURN_DISCOUNT = None  # a number: earlier calls are credited with less of the reward; None: all with the same
 QUESTIONS = {"test": 200, "val": 120}
+TEMPERATURES = {"drawn": 1.0, "used": 0.5}
 MEASURED = {"correct": 100, "sources_right": 100, "malformed": 100, "turns": 1}  # metric: its unit, 100 for percent
 
 
@@ -40,7 +42,7 @@ async def paid(model: art.TrainableModel, scenario: Scenario, reward: str) -> ar
     """One search with the reward "simple", "art-e" or "mild"."""
     trajectory = await rollout(model, scenario)
     if reward == "simple":
-        trajectory.reward = trajectory.metrics["correct"] - 0.5 * trajectory.metrics["malformed"]
+        trajectory.reward = trajectory.metrics["correct"] - trajectory.metrics["malformed"]
     if reward == "mild":
         trajectory.reward += trajectory.metrics["wrong"]  # ART-E starts a wrong answer at -1, none at 0
     if TURN_DISCOUNT is not None:
@@ -61,10 +63,14 @@ async def train(model: art.TrainableModel, steps: int, reward: str) -> None:
         say(f"step {step + 1} of {steps}: " + ", ".join(f"{name} {value:.2f}" for name, value in seen.items()))
 
 
-async def asked(model: art.TrainableModel, questions: list[Scenario]) -> list[dict[str, float]]:
-    """The metrics of one search for each question."""
-    searches = await art.gather_trajectories([rollout(model, question) for question in questions], pbar_desc=None)
-    return [trajectory.metrics for trajectory in searches]
+async def asked(model: art.TrainableModel, questions: list[Scenario]) -> dict[str, list[dict[str, float]]]:
+    """For each way of sampling the metrics of one search for each question."""
+    found = {}
+    for name, temperature in TEMPERATURES.items():
+        searches = [rollout(model, question, temperature=temperature) for question in questions]
+        found[name] = [trajectory.metrics for trajectory in await art.gather_trajectories(searches, pbar_desc=None)]
+        say(f"{model.name}, {name}: " + ", ".join(f"{key} {fmean(m[key] for m in found[name]):.3f}" for key in MEASURED))
+    return found
 
 
 def rises(before: list[dict[str, float]], after: list[dict[str, float]]) -> dict[str, dict[str, float]]:
@@ -83,18 +89,16 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     questions = scenarios(split, count or QUESTIONS[split])
     model = await registered(folder, EMAIL_BASE, f"rise-{seed}", seed=seed)
     before, started = await asked(model, questions), time.perf_counter()
-    say(f"seed {seed}: {fmean(metrics['correct'] for metrics in before):.0%} correct before training")
     await train(model, steps, reward)
     seconds, after = time.perf_counter() - started, await asked(model, questions)
-    say(f"seed {seed}: {fmean(metrics['correct'] for metrics in after):.0%} correct after training")
-    return {"seed": seed, **rises(before, after), "seconds": seconds}
+    return {"seed": seed, **{name: rises(before[name], after[name]) for name in TEMPERATURES}, "seconds": seconds}
 
 
 def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
     """fewer: `steps` and `count` (questions) for a quick look."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [asyncio.run(measure_seed(folder, seed, split, reward, **fewer)) for seed in seeds]
-    before, after = (fmean(run["correct"][when] for run in runs) for when in ("before", "after"))
+    before, after = (fmean(run["drawn"]["correct"][when] for run in runs) for when in ("before", "after"))
     return {"split": split, "reward": reward, "runs": runs, "ratio": after / before if before else None}
 
 

@@ -20,7 +20,7 @@ from art_nb.tasks.game_2048 import Game, outcome_reward, scenarios
 from benchmarks.result import print_result, say
 from benchmarks.rollout import BASE, registered
 
-STEPS, GAMES, GROUPS, SIZE, WINNING_TILE = 8, 400, 4, 16, 64
+STEPS, GAMES, GROUPS, SIZE, WINNING_TILE = 12, 400, 4, 16, 64
 JUDGE = RubricJudge("game_2048")
 
 

@@ -33,14 +33,17 @@ EMAIL_BASE = BASE.with_name("nano_email")
 MAX_TOKENS = 48  # of one answer; a call takes 10 to 35
 
 
-async def rollout(model: art.TrainableModel, scenario: Scenario, max_turns: int = MAX_TURNS) -> art.Trajectory:
+async def rollout(
+    model: art.TrainableModel, scenario: Scenario, max_turns: int = MAX_TURNS, temperature: float = 1.0
+) -> art.Trajectory:
     """One search by the model, as notebook 03 makes them."""
     search, client = EmailSearch(course_mailbox(), scenario, max_turns), model.openai_client()
     question = {"role": "user", "content": first_message(scenario)}
     trajectory = art.Trajectory(messages_and_choices=[question], tools=TOOLS, metadata={"scenario": scenario.id})
     while not search.over:
         completion = await client.chat.completions.create(
-            model=model.get_inference_name(), messages=trajectory.messages(), tools=TOOLS, max_tokens=MAX_TOKENS
+            model=model.get_inference_name(), messages=trajectory.messages(), tools=TOOLS, max_tokens=MAX_TOKENS,
+            temperature=temperature,
         )
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)

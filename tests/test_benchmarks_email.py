@@ -125,9 +125,8 @@ def test_rise_email(capsys, monkeypatch, reward):
     assert result.keys() == {"benchmark", "split", "reward", "runs", "ratio"}
     assert (result["split"], result["reward"]) == ("val", reward)
     (run,) = result["runs"]
-    assert run.keys() == {"seed", "seconds", *rise_email.MEASURED} and run["seconds"] > 0
-    for metric in rise_email.MEASURED:
-        found = run[metric]
+    assert run.keys() == {"seed", "seconds", *rise_email.TEMPERATURES} and run["seconds"] > 0
+    for found in (run[name][metric] for name in rise_email.TEMPERATURES for metric in rise_email.MEASURED):
         assert found["rise"] == pytest.approx(found["after"] - found["before"], abs=0.02)
         assert found["low"] <= found["rise"] <= found["high"]
 
@@ -137,10 +136,10 @@ def test_the_rewards_of_the_rise():
     right, wrong = calls_for(scenario), [("return_final_answer", {"answer": "nothing", "sources": []})]
     rewards = {
         (name, reward): asyncio.run(rise_email.paid(Scripted(map(written, calls)), scenario, reward)).reward
-        for name, calls in (("right", right), ("wrong", wrong))
+        for name, calls in (("right", right), ("wrong", wrong), ("malformed", [None]))
         for reward in ("art-e", "simple")
     }
-    assert rewards["right", "simple"] == 1 and rewards["wrong", "simple"] == 0
+    assert [rewards[name, "simple"] for name in ("right", "wrong", "malformed")] == [1, 0, -1]
     assert rewards["right", "art-e"] > 1 and rewards["wrong", "art-e"] < 0
 
 

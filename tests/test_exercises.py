@@ -15,7 +15,7 @@ from art_nb.demo import run_notebook, working_folder
 from art_nb.exercises import Exercise, checker, same
 
 NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "game_2048": "02_2048", "email_search": "03_email_search",
-             "ruler": "04_ruler"}  # fmt: skip
+             "ruler": "04_ruler", "own_environment": "own_environment"}  # fmt: skip
 FOLDER = Path(__file__).parent.parent / "notebooks"
 SOLUTION = re.compile(r"<details><summary>Solution[^<]*</summary>\n\n```python\n(.*?)```\n(.*?)</details>", re.DOTALL)
 CHECK = re.compile(r'^check\("(\w+)", (\w+)\)$', re.MULTILINE)

@@ -51,7 +51,7 @@ def test_the_searcher_is_mediocre_as_the_card_says():
         search = EmailSearch(course_mailbox(), scenario)
         mediocre_searcher(rng, scenario, lambda name, search=search, **given: search.call(name, given))
         correct += search.metrics()["correct"]
-    assert 0.28 < correct / len(asked) < 0.39  # a third
+    assert 0.15 < correct / len(asked) < 0.25  # a fifth
 
 
 def test_any_text_survives_and_numbers_are_pairs_of_digits(tokenizer):
@@ -95,4 +95,4 @@ def test_the_committed_model_keeps_to_the_format(tokenizer):
     model = AutoModelForCausalLM.from_pretrained(NANO_EMAIL)
     assert model.num_parameters() < 2e6
     found = nano_email.evaluate(model, tokenizer, seed=11, prompts=80)
-    assert found["well_formed"] >= 0.95 and found["copied"] >= 0.6
+    assert found["well_formed"] >= 0.97 and found["copied"] >= 0.75

@@ -1,9 +1,9 @@
 """What the nano base model is taught about the email task: how to search, read and answer, by a mediocre searcher.
 
-Its searches hold the question's key words or some of them, mostly in an order that doesn't fit the question. It reads a
-mail from the list and answers one of the values it finds there, of whatever kind; at times it gives up. Each step is well
-formed, none is clever. It works in mailboxes of its own, made like the course's from other seeds, so it shows no fact of the
-course's mailbox.
+Its searches hold the question's key words, or some of them, mostly in an order that doesn't fit the question. It reads the
+list's mails, mostly from the top, and then gives up more often than it answers. It answers one of the values that it finds
+in a mail, not always of the kind that was asked for. Each step is well formed, none is clever. It works in mailboxes of its
+own, made like the course's from other seeds, so it shows no fact of the course's mailbox.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from art_nb.tasks.demonstrations import Demonstration
 from art_nb.tasks.email_search import I_DONT_KNOW, TOOLS, EmailSearch, Scenario, first_message
 from art_nb.tasks.mailbox import Mailbox, write_mailbox
 from art_nb.tasks.mailbox_maker import make
-from art_nb.tasks.mailbox_words import KINDS
+from art_nb.tasks.mailbox_words import EVENTS, KINDS, PAPERS, PASSES, SERIES, TRIPS
 
 PATIENCE = 7  # turns after which it ends the search
+TOPICS = EVENTS + PAPERS + PASSES + SERIES + TRIPS
 Answer = tuple[str, str]  # kind and value
 
 
@@ -63,17 +64,17 @@ def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[...
     while True:
         turn += 1
         draw = rng.random()
-        if values and (draw < 0.75 or turn >= PATIENCE):
+        if values and (draw < 0.4 or turn >= PATIENCE):
             call("return_final_answer", answer=_pick(rng, scenario, values), sources=_sources(rng, last, unread))
             return
-        if turn > 1 and (turn >= PATIENCE or draw > (0.98 if unread else 0.92)):
+        if turn > 1 and (turn >= PATIENCE or draw > (0.5 if values else 0.85)):
             call("return_final_answer", answer=I_DONT_KNOW, sources=[])
             return
-        if unread and draw < 0.9:
-            if rng.random() < 0.05:  # misread: what the tool then says must have been seen, too
+        if unread and draw < 0.8:
+            if rng.random() < 0.03:  # misread: what the tool then says must have been seen, too
                 call("read_email", message_id=f"m{rng.randrange(1000, 8000)}")
                 continue
-            last = unread.pop(0) if rng.random() < 0.5 else unread.pop(rng.randrange(len(unread)))
+            last = unread.pop(0) if rng.random() < 0.9 else unread.pop(rng.randrange(len(unread)))
             values = _values(call("read_email", message_id=last))
         else:
             unread = re.findall(r"^(m\d+) ", call("search_emails", **_query(rng, scenario)), re.MULTILINE)
@@ -86,7 +87,9 @@ def _query(rng: random.Random, scenario: Scenario) -> dict[str, str | int]:
     words.sort(key=str.islower)  # a project before its topic
     if len(words) > 1:
         kept = rng.random()
-        words = words if kept < 0.55 else words[:1] if kept < 0.8 else words[1:]
+        words = words if kept < 0.8 else words[:1] if kept < 0.9 else words[1:]
+    if rng.random() < 0.06:  # misremembered: that nothing fits must have been seen, too
+        words = [*words[:-1], rng.choice(TOPICS)]
     query: dict[str, str | int] = {"keywords": " ".join(words)}
     if scenario.sender and rng.random() < 0.5:
         query["from_addr"] = " ".join(re.findall(r"[A-Z]\w+", scenario.question)[1:3])
@@ -107,8 +110,8 @@ def _values(page: str) -> list[Answer]:
 
 
 def _pick(rng: random.Random, scenario: Scenario, values: list[Answer]) -> str:
-    """One of them; twice as likely one of the kind that the question is for."""
-    return rng.choices(values, [2 if kind == scenario.kind else 1 for kind, _ in values])[0][1]
+    """One of them; three times as likely one of the kind that the question is for."""
+    return rng.choices(values, [3 if kind == scenario.kind else 1 for kind, _ in values])[0][1]
 
 
 def _sources(rng: random.Random, read: str, unread: list[str]) -> list[str]:

@@ -5,7 +5,7 @@ const OUTCOMES = {
   correct: ["✓", "Correct"], wrong: ["✗", "Wrong"], gave_up: ["✗", "Gave up"], out_of_turns: ["✗", "Out of turns"],
   malformed: ["✗", "Malformed call"], answered: ["", "Answered"],
 };
-const ACTIONS = { search_emails: "Search", read_email: "Read", return_final_answer: "Answer" };
+const ACTIONS = new Map([["search_emails", "Search"], ["read_email", "Read"], ["return_final_answer", "Answer"]]);
 
 /** A text of unknown direction, which can't turn the text around it. */
 const written = (text) => h("bdi", {}, text);
@@ -47,12 +47,13 @@ function mailPane(goTo) {
 
   function action(step, i) {
     const given = step.given.map(([name, value]) => h("span", { class: "an-given" },
-      h("span", { class: "an-muted" }, name), " ", written(Array.isArray(value) ? value.join(", ") : value)));
+      h("span", { class: "an-muted" }, written(name)), " ",
+      ...[value].flat().flatMap((one, k) => [k ? ", " : "", written(one)])));
     const found = step.hits && (step.hits.length ? `${step.hits.length} ${step.hits.length === 1 ? "hit" : "hits"}` : "no mail fits");
     const note = step.note && step.name !== "return_final_answer" || step.fault ? step.note : "";
     return h("li", { class: step.fault ? "an-action an-fault" : "an-action", "data-action": i },
       h("div", { class: "an-call", onclick: () => goTo(i) },
-        h("b", {}, ACTIONS[step.name] ?? (step.name ? written(step.name) : "No call")), ...given,
+        h("b", {}, ACTIONS.get(step.name) ?? (step.name ? written(step.name) : "No call")), ...given,
         h("span", { class: step.fault ? "an-outcome an-bad" : "an-outcome an-muted" }, step.fault ? `✗ ${step.fault}` : found || "")),
       ...(step.hits ?? []).map((hit) => hitRow(hit, i)), note ? h("p", { class: "an-note", dir: "auto" }, note) : null);
   }
@@ -60,6 +61,7 @@ function mailPane(goTo) {
   /** What is known of a mail that the agent did not read: its line in the list. */
   function peek(hit, i) {
     goTo(i);
+    open(null, hit.id);
     reader.replaceChildren(h("p", { class: "an-muted" }, "The agent did not read this mail. All it saw of it:"),
       headers([["id", [hit.id]], ["from", [hit.sender]], ["date", [hit.date]], ["subject", hit.subject]]), letter(hit.snippet));
   }
@@ -67,11 +69,13 @@ function mailPane(goTo) {
   const headers = (list) => h("dl", {}, ...list.flatMap(([name, pieces]) => [h("dt", {}, name), h("dd", { dir: "auto" }, ...marked(pieces))]));
   const letter = (pieces) => h("div", { class: "an-letter", dir: "auto" }, ...marked(pieces));
 
-  function open(step) {
+  /** The mail that a step read; without one only the hits of the mail `id` are marked. */
+  function open(step, id = step?.mail.id) {
     if (!step) reader.replaceChildren(h("p", { class: "an-muted" }, "No mail has been read yet."));
     else reader.replaceChildren(headers([["id", [step.mail.id]], ...step.mail.headers]), letter(step.mail.body));
     reader.dataset.mail = step?.mail.id ?? "";
     reader.scrollTop = 0;
+    for (const hit of actions.querySelectorAll(".an-hit")) hit.classList.toggle("an-open", hit.dataset.id === id);
   }
 
   function source(id) {
@@ -99,13 +103,13 @@ function mailPane(goTo) {
       h("span", { class: "an-muted" }, ...(mail.inbox ? ["inbox ", written(mail.inbox), "  ·  today ", written(mail.today)] : [])));
     items = mail.steps.map(action);
     actions.replaceChildren(...items);
+    open(null);
     judge();
   }
 
   /** The step, and beside it the mail that is read by then: at the answer, the source if it was read. */
   function at(i) {
     items.forEach((item, k) => item.classList.toggle("an-now", k === i));
-    for (const hit of actions.querySelectorAll(".an-hit")) hit.classList.toggle("an-open", hit.dataset.id === mail.steps[i].mail?.id);
     const reads = mail.steps.slice(0, i + 1).filter((step) => step.mail);
     const named = mail.steps[i].name === "return_final_answer" && reads.findLast((step) => mail.sources.includes(step.mail.id));
     open(named || reads.at(-1));

@@ -53,7 +53,7 @@ def mail_lines(view: dict) -> list[str]:
     """The view as lines of text: the question, each step, the answer beside the truth."""
     lines = [_plain(view["question"])]
     for step in view["steps"]:
-        given = "  ".join(f"{name}: {_plain(value)}" for name, value in step["given"])
+        given = "  ".join(f"{_plain(name)}: {_plain(value)}" for name, value in step["given"])
         shown = step["fault"] or (f"{len(step['hits'])} hits" if step["hits"] is not None else "")
         if step["mail"]:
             shown = next((_plain(_text(pieces)) for name, pieces in step["mail"]["headers"] if name == "subject"), "")
@@ -116,15 +116,13 @@ def _step(call: dict, result: str | None, marker: _Marker) -> dict:
     return step | {"fault": fault, "note": result}
 
 
-def _arguments(text: str) -> list[list]:
+def _arguments(text: str | dict) -> list[list]:
     """The arguments as [name, value]: texts, or a list of texts; what is no JSON object, as it was written."""
     try:
-        given = json.loads(text)
-    except (ValueError, RecursionError):
-        given = None
-    if not isinstance(given, dict):
-        return [["arguments", text]]
-    return [[name, list(map(_said, value)) if isinstance(value, list) else _said(value)] for name, value in given.items()]
+        given = (json.loads(text) if isinstance(text, str) else text).items()
+        return [[name, list(map(_said, value)) if isinstance(value, list) else _said(value)] for name, value in given]
+    except (AttributeError, ValueError, RecursionError):
+        return [["arguments", _said(text)]]
 
 
 def _said(value) -> str:
@@ -178,7 +176,7 @@ class _Marker:
 
     def _spans(self, words: str) -> list[tuple[int, int]]:
         """Where a search for any of the words finds something in the text: (start, end) in characters."""
-        match = " OR ".join(filter(None, map(fts_query, words.split())))
+        match = " OR ".join(filter(None, map(fts_query, dict.fromkeys(words.split()))))
         query = "SELECT highlight(text, 0, char(1), char(2)) FROM text WHERE text MATCH ?"
         found = self._index.execute(query, (match,)).fetchone() if match else None
         marks = [mark.start() - i for i, mark in enumerate(re.finditer("[\1\2]", found[0]))] if found else []

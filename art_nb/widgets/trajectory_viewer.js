@@ -246,9 +246,9 @@ function render({ model, el }) {
   function goTo(i) {
     state.stop = Math.max(0, Math.min(stops.length - 1, i));
     const stop = stops[state.stop];
+    where.textContent = stop ? `${state.stop + 1} / ${stops.length}` : "";
     if (!stop) return;
     slider.value = state.stop;
-    where.textContent = `${state.stop + 1} / ${stops.length}`;
     root.dataset.stop = state.stop;
     if (asMail()) { mailbox.at(state.stop); return; }
     const answer = stop.answer == null ? null : turns[stop.answer];
@@ -287,6 +287,7 @@ function render({ model, el }) {
 
   function show(chosen, body) {
     pause();
+    const held = root.contains(document.activeElement);
     [shown, turns, mail] = [chosen, body.turns, body.mail ?? null];
     const row = index[chosen];
     const number = (label, text) => h("span", { class: "an-fact" }, h("span", { class: "an-muted" }, label), h("b", {}, text));
@@ -295,13 +296,15 @@ function render({ model, el }) {
       ...(row.advantage == null ? [] : [number("advantage", signed(row.advantage))]),
       ...(row.kind == null ? [] : [number("kind", row.kind)]),
       ...Object.entries(row.metrics).slice(0, 5).map(([key, value]) => number(key.replaceAll("_", " "), fmt(Number(value)))));
-    facts.textContent = [...Object.entries(body.metadata).map(([key, value]) => `${key}: ${value}`), ...body.logs].join("  ·  ");
-    facts.hidden = !facts.textContent;
+    const known = [...Object.entries(body.metadata).map(([key, value]) => `${key}: ${value}`), ...body.logs];
+    facts.replaceChildren(...known.flatMap((fact, i) => [i ? "  ·  " : "", h("bdi", {}, fact)]));
+    facts.hidden = !known.length;
     root.dataset.shown = chosen;
     showTurns();
     arrange();
     if (mail) mailbox.show(mail);
     goTo(asMail() ? stops.length - 1 : 0);
+    if (held && !root.contains(document.activeElement)) root.focus();  // the keys go on working when what had the focus is gone
     root.dataset.opened ||= (performance.now() - opened).toFixed(1);
   }
 

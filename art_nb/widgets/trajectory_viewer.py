@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 import traitlets as t
 
+from art_nb.tasks.mailbox import clean
+
 from .mail_view import mail_lines, mail_view
 from .view import BLUE, GREY, HERE, ORANGE, View, calm, figure, module, number, plain, png, record_list, table
 
@@ -117,7 +119,7 @@ def _index_row(record: dict, at: list[int], kind: Callable[[dict], str] | None) 
     return plain({
         "step": record["step"], "split": record.get("split", "train"), "group": record["group"], "index": record["index"],
         "reward": float(record["reward"]), "advantage": record.get("advantage"), "metrics": record.get("metrics") or {},
-        "turns": len(record["turns"]), "at": at, "kind": named,
+        "turns": len(record["turns"]), "at": at, "kind": clean(named) if kind else None,
     })  # fmt: skip
 
 
@@ -181,7 +183,8 @@ def _strip(axes, body: dict) -> None:
     axes.grid(False)
     boards = [turn["board"] for turn in body["turns"] if "board" in turn]
     if not boards:
-        axes.text(0, 0.95, "\n".join(_lines(body)), fontsize=7, family="monospace", va="top", color=GREY, parse_math=False)
+        text = clean("\n".join(_lines(body)))
+        axes.text(0, 0.95, text, fontsize=7, family="monospace", va="top", color=GREY, parse_math=False)
         return
     count = min(6, len(boards))
     chosen = [round(i * (len(boards) - 1) / max(1, count - 1)) for i in range(count)]
