@@ -37,7 +37,7 @@ WRONG = {
         (lambda place, home: "up" if place[0] > home[0] else "left", "farther"),
         (lambda place, home: "up" if place[0] > 0 else "left", "farther"),
         (lambda place, home: {"up": "left", "left": "up", "down": "right", "right": "down"}[direction(place, home)], "farther"),
-        (lambda place, home: {"up": "down", "down": "up"}.get(direction(place, home), direction(place, home)), "makes the row smaller"),
+        (lambda place, home: {"up": "down", "down": "up"}.get(direction(place, home), direction(place, home)), "is top left"),
         (lambda place, home: direction(place, home).upper(), "Expected one of left, right, up, down"),
     ],
     "shaped": [

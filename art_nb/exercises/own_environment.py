@@ -30,7 +30,7 @@ def _wrong_way(direction) -> str | None:
             return f"Expected one of {', '.join(STEPS)}; from {place} to {home} it says {said!r}."
         after = (place[0] + STEPS[said][0], place[1] + STEPS[said][1])
         if _distance(after, home) > _distance(place, home):
-            return f"From {place}, {said!r} leads to {after}, which is farther from {home}: up makes the row smaller."
+            return f"From {place}, {said!r} leads to {after}, which is farther from {home}. (0, 0) is top left."
     return None
 
 
@@ -70,7 +70,7 @@ SHAPED = Exercise(
         "The sign: coming nearer is worth more.": lambda before, after: float(after - before),
         "A step that changes nothing (into a wall) is worth nothing, or standing still is no "
         "longer the same as not having moved.": lambda before, after: 1.0 if after < before else -1.0,
-        "Only the arrival is paid. That is right, and teaches slowly: a walk that never arrives says nothing.":
+        "Only the arrival is paid: a walk that never arrives teaches nothing. Pay every step that comes nearer.":
             lambda before, after: float(after == 0),
         "Paid for being near, the robot will stay near and never arrive: a longer walk has a larger sum. "
         "Pay for coming nearer.": lambda before, after: float(-after),
