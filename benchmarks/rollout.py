@@ -220,18 +220,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=["2048", "email"], default="2048")
     parser.add_argument("--base", help="folder or hub name of the base model; by default the task's nano model")
-    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--groups", type=int, help="by default 8 of 2048, 16 of email")
     parser.add_argument("--size", type=int, default=8, help="games or searches in a group")
     parser.add_argument("--turns", type=int, default=80, help="the late turn whose cost is compared with turn 10's")
     parser.add_argument("--game-turns", type=int, default=40, help="turns of a game of the race against TRL")
     a = parser.parse_args()
     if a.task == "2048":
-        print_result("rollout", lambda: measure(a.base or str(BASE), a.groups, a.size, a.game_turns, a.turns))
+        print_result("rollout", lambda: measure(a.base or str(BASE), a.groups or 8, a.size, a.game_turns, a.turns))
     else:
         from benchmarks import rollout_email
 
         base = a.base or str(rollout_email.EMAIL_BASE)
-        print_result("rollout_email", lambda: rollout_email.measure(base, a.groups, a.size))
+        print_result("rollout_email", lambda: rollout_email.measure(base, a.groups or 16, a.size))
 
 
 if __name__ == "__main__":

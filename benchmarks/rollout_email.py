@@ -1,9 +1,10 @@
 """How fast the email task's searches are gathered, against stock TRL with environment_factory.
 
-`python -m benchmarks.rollout --task email` prints one JSON line. `ratio`: sampled tokens a second of 64 searches, 8 for
-each of the first 8 training questions, over those of stock TRL's generation phase, as in benchmarks/rollout.py: same base
-model and adapter, prompts, tool schemas, limit of tokens per answer, temperature 1. Both read the same mailbox through the
-same tools, for at most 10 answers. A search of ours ends as in notebook 03: by the final answer, or a malformed call.
+`python -m benchmarks.rollout --task email` prints one JSON line. `ratio`: sampled tokens a second of 128 searches, 8 for
+each of the first 16 training questions (a step of notebook 03), over those of stock TRL's generation phase, as in
+benchmarks/rollout.py: same base model and adapter, prompts, tool schemas, limit of tokens per answer, temperature 1. Both
+read the same mailbox through the same tools, for at most 10 answers. A search of ours ends as in
+notebook 03: by the final answer, or a malformed call.
 TRL's loop ends when the model answers without a call; after the final answer, or a call that can't be made, it asks the
 model once more. So the sides differ in length: `turns` (answers in a search), `tokens` and `answered` (the share of
 searches that ended by a final answer) say by how much. That holds for a model that does not know the task, too: where no
