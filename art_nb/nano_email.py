@@ -287,7 +287,7 @@ library_name: transformers
 
 A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
 made for this course. It has watched a mediocre searcher. It calls the tools as they want to be called and repeats words, ids
-and values; of the course's questions it answers about a tenth rightly, and gives up on most. It knows nothing else: no English, no facts.
+and values; notebooks/03_email_search.ipynb measures how well it answers. It knows nothing else: no English, no facts.
 
 Made by `python -m art_nb build-nano` (art_nb/nano_email.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -19,12 +20,14 @@ class Asked:
     """A request as the judge reads it. attempts: {id: messages after the shared start}, in the order shown."""
 
     body: dict[str, Any]
-    document: dict[str, Any] = field(init=False)
-    attempts: dict[str, list[dict]] = field(init=False)
 
-    def __post_init__(self):
-        self.document = json.loads(self.body["messages"][1]["content"])
-        self.attempts = {attempt["id"]: attempt["messages"] for attempt in self.document["attempts"]}
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        return json.loads(self.body["messages"][1]["content"])
+
+    @cached_property
+    def attempts(self) -> dict[str, list[dict]]:
+        return {attempt["id"]: attempt["messages"] for attempt in self.document["attempts"]}
 
 
 @dataclass

@@ -2,13 +2,11 @@
 
 import asyncio
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import nbformat
 import pytest
-from judge_server import said
+from judge_server import JudgeServer, said
 
 import art_nb as art
 from art_nb.tasks.email_search import TOOLS, EmailSearch, course_mailbox, first_message, scenarios
@@ -31,38 +29,23 @@ def ask(tmp_path):
         "simple": lambda search: search.metrics()["correct"], "art_e": lambda search: search.reward(),
     }  # fmt: skip
     exec(source, scope)
-    asked, script = [], []
-
-    class Server(BaseHTTPRequestHandler):
-        def do_POST(self):
-            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-            name, arguments = script[len(asked) - 1]
-            function = {"name": name, "arguments": json.dumps(arguments)}
-            calls = [{"id": f"call_{len(asked)}", "type": "function", "function": function}]
-            answer = said(None, "tool_calls", tool_calls=calls) if name else said(arguments)
-            self.send_response(200)
-            self.send_header("content-type", "application/json")
-            self.send_header("content-length", str(len(answer.body)))
-            self.end_headers()
-            self.wfile.write(answer.body)
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
 
     def play(calls):
-        asked[:], script[:] = [], calls
-        model = art.Model(
-            name="large", project="p", inference_model_name="openai/large", inference_api_key="none",
-            inference_base_url=f"http://127.0.0.1:{server.server_port}/v1", base_path=str(tmp_path),
-        )  # fmt: skip
-        return asyncio.run(scope["rollout"](model, QUESTION)), asked
+        def answer(number, _):
+            name, arguments = calls[number]
+            if not name:
+                return said(arguments)
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            return said(None, "tool_calls", tool_calls=[{"id": f"call_{number + 1}", "type": "function", "function": function}])
 
-    yield play
-    server.shutdown()
-    server.server_close()
+        with JudgeServer(answer) as server:
+            model = art.Model(
+                name="large", project="p", inference_model_name="openai/large", inference_api_key="none",
+                inference_base_url=server.url, base_path=str(tmp_path),
+            )  # fmt: skip
+            return asyncio.run(scope["rollout"](model, QUESTION)), server.requests
+
+    return play
 
 
 def test_a_prompted_model_searches_reads_and_answers(ask):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import product
+from zlib import crc32
 
 from art_nb.exercises import Exercise, checker
 
@@ -35,8 +36,6 @@ def _wrong_way(direction) -> str | None:
 
 
 def _split_of(name: str) -> str:
-    from zlib import crc32
-
     part = crc32(name.encode()) % 10
     return "test" if part == 0 else "val" if part == 1 else "train"
 

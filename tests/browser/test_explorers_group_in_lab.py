@@ -9,7 +9,7 @@ from art_nb.widgets import AdvantageExplorer, SurrogateExplorer
 
 pytestmark = pytest.mark.browser
 
-SETUP = "import time\nfrom art_nb.widgets import AdvantageExplorer, SurrogateExplorer"
+SETUP = "from art_nb.widgets import AdvantageExplorer, SurrogateExplorer"
 PRESETS = {
     "One outlier": [0, 0, 0, 0, 0, 1],
     "Half and half": [0, 0, 0, 1, 1, 1],

@@ -11,7 +11,7 @@ from art_nb.widgets import KLExplorer, TokenLens
 
 pytestmark = pytest.mark.browser
 
-SETUP = "import random, time\nfrom art_nb.widgets import KLExplorer, TokenLens"
+SETUP = "import random\nfrom art_nb.widgets import KLExplorer, TokenLens"
 HOSTILE = ["<img src=x onerror=window.hacked=1>", "</script><script>window.hacked=1</script>", " a b", "\n", "", "\u202eevil"]
 LENS = f"""
 tokens = {HOSTILE!r} + ["<tool_call>", '{{"name"', ":", " \\"search", "_mail", "\\"", "}}", "\\n\\n", "The", " answer", " is", " 42", "."]
