@@ -79,6 +79,12 @@ def test_opens_with_what_it_teaches_costs_and_needs_and_ends_with_exercises(path
 
 
 @each_notebook
+def test_chooses_its_model_in_one_cell(path):
+    """Whoever has a GPU changes that one; every other cell takes `model.base_model`."""
+    assert sum('base_model="' in cell.source for _, cell in code_cells(path)) <= 1
+
+
+@each_notebook
 def test_hides_nothing(path):
     for i, cell in enumerate(read(path).cells):
         assert not cell.source.lstrip().startswith("%%skip"), f"cell {i}"
