@@ -25,7 +25,7 @@ test: setup
 	$(VENV_PYTHON) -m pytest tests
 
 lab: setup
-	$(VENV_PYTHON) -m jupyter lab --notebook-dir=notebooks 00_start_here.ipynb
+	$(VENV_PYTHON) -m jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb
 
 doctor: setup
 	@$(VENV_PYTHON) -m art_nb doctor

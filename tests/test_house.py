@@ -2,9 +2,11 @@
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -198,3 +200,23 @@ def test_imports_point_down_the_list_of_layers():
 def test_usage_names_every_command():
     run = subprocess.run([sys.executable, "-m", "art_nb"], capture_output=True, text=True)
     assert run.returncode == 2 and "doctor" in run.stderr and "demo" in run.stderr
+
+
+def test_make_lab_opens_the_first_notebook(tmp_path):
+    """The command of `make lab`, without a browser: JupyterLab starts, and what it would open is notebook 00."""
+    recipe = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    command = next(line for line in recipe.splitlines() if " jupyter lab " in line).split()
+    quiet = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
+    environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path / "config")}
+    with (tmp_path / "log").open("w") as log:
+        server = subprocess.Popen([sys.executable, *command[1:], *quiet], cwd=ROOT, env=environment, stdout=log, stderr=log)
+    try:
+        page = ""
+        while server.poll() is None and "</html>" not in page:
+            time.sleep(0.1)
+            page = "".join(path.read_text() for path in tmp_path.glob("jpserver-*-open.html"))
+        assert server.poll() is None, (tmp_path / "log").read_text()
+        assert "/lab/tree/00_start_here.ipynb" in page
+    finally:
+        server.terminate()
+        server.wait(30)
