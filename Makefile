@@ -15,7 +15,7 @@ help:
 
 setup:
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: https://www.python.org/downloads/"; exit 1; }
-	@$(PYTHON) -I art_nb/setup_venv.py
+	@$(PYTHON) -I art_nb/course/setup_venv.py
 
 demo: setup
 	@$(VENV_PYTHON) -m art_nb demo

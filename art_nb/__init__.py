@@ -8,6 +8,7 @@ import pkgutil
 
 # public name -> the module that defines it
 _HOME = {
+    "Backend": "model",
     "Model": "model",
     "TrainableModel": "model",
     "LocalBackend": "backend",
@@ -16,7 +17,7 @@ _HOME = {
     "gather_trajectories": "gather",
     "gather_trajectory_groups": "gather",
     "trajectory_group_batches": "gather",
-    "retry": "retrying",
+    "retry": "rollouts.retrying",
     "TrainConfig": "types",
     "TrainResult": "types",
     "LocalTrainResult": "types",

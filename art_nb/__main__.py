@@ -1,4 +1,4 @@
-"""The course's commands: `python -m art_nb doctor | demo | setup-cell | build-nano | build-mailbox`."""
+"""The course's commands: `python -m art_nb doctor | demo | setup-cell`."""
 
 from __future__ import annotations
 
@@ -7,44 +7,24 @@ import sys
 
 def doctor() -> int:
     """say what is installed and what is missing"""
-    from art_nb.doctor import can_run, doctor
+    from art_nb.course.doctor import can_run, doctor
 
     return 0 if can_run(doctor()) else 1
 
 
 def demo() -> int:
     """run the 2048 notebook in this terminal"""
-    from art_nb.demo import demo
+    from art_nb.course.demo import demo
 
     return demo()
 
 
 def setup_cell() -> int:
     """write the first code cell of every notebook anew"""
-    from art_nb.setup_cell import write_setup_cells
+    from art_nb.course.setup_cell import write_setup_cells
 
     for path in write_setup_cells():
         print(path)
-    return 0
-
-
-def build_nano() -> int:
-    """make data/nano and data/nano_email, the base models, anew (a quarter of an hour on two cores)"""
-    from art_nb import nano, nano_email
-    from art_nb.doctor import NANO, NANO_EMAIL
-
-    for make, folder in ((nano, NANO), (nano_email, NANO_EMAIL)):
-        for name, value in make.build(folder).items():
-            print(f"{name}: {value}")
-    return 0
-
-
-def build_mailbox() -> int:
-    """make data/mailbox, the made-up mails and questions, anew (seconds)"""
-    from art_nb.tasks.mailbox_build import build
-
-    for name, value in build().items():
-        print(f"{name}: {value}")
     return 0
 
 
@@ -52,8 +32,6 @@ COMMANDS = {
     "doctor": doctor,
     "demo": demo,
     "setup-cell": setup_cell,
-    "build-nano": build_nano,
-    "build-mailbox": build_mailbox,
 }
 
 

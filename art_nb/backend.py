@@ -17,22 +17,23 @@ import time
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from openai import AsyncOpenAI
 
-from . import checkpoints, logbook
-from .rollouts import Gathering, outermost
-from .trajectories import TrajectoryGroup
-from .types import LocalTrainResult, TrainConfig
+from art_nb.inference.client import InProcessClient
+from art_nb.rollouts.gathering import Gathering, outermost
+from art_nb.storage import checkpoints, logbook
+from art_nb.trajectories import TrajectoryGroup
+from art_nb.types import LocalTrainResult, TrainConfig
 
 if TYPE_CHECKING:
-    from .learner import Learner
-    from .model import TrainableModel
-    from .policy import Policy
-    from .sampler import Sampler
+    from art_nb.inference.sampler import Sampler
+    from art_nb.model import TrainableModel
+    from art_nb.training.learner import Learner
+    from art_nb.training.policy import Policy
 
 
 @dataclass
@@ -120,7 +121,17 @@ class LocalBackend:
     def client(self, model: TrainableModel) -> AsyncOpenAI:
         """An OpenAI client that asks the model in this process."""
         self._of(model)
-        return InProcessClient(self, model)
+        return InProcessClient(partial(self._answer, model))
+
+    async def _answer(
+        self, to: TrainableModel, *, messages: Iterable[dict], model: str | None = None, **parameters: Any
+    ) -> Any:
+        running = self._of(to)
+        name, _, step = (model or to.name).partition("@")
+        if name != to.name or (step and step != str(running.step)):
+            raise ValueError(f"model {model!r} is not loaded: this client answers for {to.name!r} at step {running.step}")
+        self._begin_gathering(running)
+        return await running.sampler.create(messages=list(messages), model=to.name, **parameters)
 
     async def _get_step(self, model: TrainableModel) -> int:
         return self._of(model).step
@@ -143,7 +154,7 @@ class LocalBackend:
             FloatingPointError: the loss is not finite.
             Model and files are unchanged in both cases.
         """
-        from .sequences import build_sequences
+        from art_nb.training.sequences import build_sequences
 
         config = (config or TrainConfig()).with_art_options(art_options)
         groups, running = list(trajectory_groups), self._of(model)
@@ -171,7 +182,7 @@ class LocalBackend:
         if log:
             logbook.write_trajectories(running.folder, groups, "train", step)
         where = checkpoints.step_folder(running.folder / "checkpoints", step)
-        checkpoints.write_folder(where, lambda folder: _save(running, folder, step, row if log else None))
+        checkpoints.write_folder(where, lambda folder: self._save(running, folder, step, row if log else None))
         row["save_s"] = time.perf_counter() - started
         if log:
             logbook.append_row(running.folder, "train", step, row)
@@ -191,9 +202,9 @@ class LocalBackend:
 
     def _load(self, model: TrainableModel, folder: Path) -> Running:
         self.progress(f"loading {model.base_model}")
-        from .learner import Learner
-        from .policy import load_policy
-        from .sampler import Sampler
+        from art_nb.inference.sampler import Sampler
+        from art_nb.training.learner import Learner
+        from art_nb.training.policy import load_policy
 
         internal = model._internal_config or {}
         policy = load_policy(
@@ -207,14 +218,26 @@ class LocalBackend:
         self._restore(running)
         return running
 
+    def _save(self, running: Running, folder: Path, step: int, row: dict[str, Any] | None) -> None:
+        """Adapter and optimizer (see `training.state`), and state.json with the step's metrics if it was a logged one."""
+        from art_nb.training.state import save_policy_state
+
+        save_policy_state(running.policy, running.learner.optimizer, folder)
+        state = {"step": step, "row": logbook.plain_numbers(row)}
+        (folder / "state.json").write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
+
     def _restore(self, running: Running) -> None:
         """Go back to the latest checkpoint; the start is one too."""
+        from art_nb.training.state import load_policy_state
+
         root = running.folder / "checkpoints"
         step = checkpoints.latest(root)
         if step is None:
             step = 0
-            checkpoints.write_folder(checkpoints.step_folder(root, 0), lambda folder: _save(running, folder, 0, None))
-        row = _read(running, checkpoints.step_folder(root, step))
+            checkpoints.write_folder(checkpoints.step_folder(root, 0), lambda folder: self._save(running, folder, 0, None))
+        folder = checkpoints.step_folder(root, step)
+        load_policy_state(running.policy, running.learner.optimizer, folder)
+        row = json.loads((folder / "state.json").read_text(encoding="utf-8"))["row"]
         logged = [r["step"] for r in logbook.rows(running.folder) if r["split"] == "train"]
         if row is not None and step not in logged:  # killed between the checkpoint and its row
             logbook.append_row(running.folder, "train", step, row)
@@ -247,86 +270,15 @@ class LocalBackend:
         wanted = {**running.trainer_args, **config.grpo}
         if wanted == running.options:
             return
-        from .learner import Learner
+        from art_nb.training.learner import Learner
+        from art_nb.training.state import remember
 
         remembered = running.learner.optimizer.state_dict()["state"]
         running.learner = Learner(running.policy, grpo=wanted, output_dir=str(running.folder))
         running.options = wanted
-        _remember(running.learner.optimizer, remembered)
+        remember(running.learner.optimizer, remembered)
 
     def _rollout_metrics(self, running: Running) -> dict[str, float]:
         tokens = running.sampler.tokens_sampled - running.sampled[0]
         seconds = running.sampler.seconds - running.sampled[1]
         return {"rollout_s": seconds, "rollout_tokens_per_s": tokens / seconds} if seconds else {}
-
-
-class InProcessClient(AsyncOpenAI):
-    """`openai.AsyncOpenAI` whose chat completions are answered by the sampler beside it, without a socket."""
-
-    def __init__(self, backend: LocalBackend, model: TrainableModel) -> None:
-        super().__init__(api_key="in-process", base_url="http://in-process.invalid/v1")
-        self._backend, self._model = backend, model
-
-    @property
-    def chat(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(completions=SimpleNamespace(create=self._create))
-
-    def copy(self, **_: Any) -> InProcessClient:  # type: ignore[override]
-        """Itself: timeouts, retries and headers mean nothing without a socket."""
-        return self
-
-    with_options = copy
-
-    async def _create(self, *, messages: Iterable[dict], model: str | None = None, **parameters: Any) -> Any:
-        running, own_name = self._backend._of(self._model), self._model.name
-        name, _, step = (model or own_name).partition("@")
-        if name != own_name or (step and step != str(running.step)):
-            raise ValueError(f"model {model!r} is not loaded: this client answers for {own_name!r} at step {running.step}")
-        self._backend._begin_gathering(running)
-        return await running.sampler.create(messages=list(messages), model=own_name, **parameters)
-
-
-def _save(running: Running, folder: Path, step: int, row: dict[str, Any] | None) -> None:
-    """Adapter (as PEFT saves it), optimizer state (safetensors), and state.json."""
-    import torch
-    from safetensors.torch import save_file
-
-    # Embeddings are not trained; left to itself PEFT looks at the hub whether they were.
-    running.policy.model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
-    tensors = {
-        f"{index}.{name}": torch.as_tensor(value).contiguous()
-        for index, state in running.learner.optimizer.state_dict()["state"].items()
-        for name, value in state.items()
-    }
-    save_file(tensors, folder / "optimizer.safetensors")
-    (folder / "state.json").write_text(json.dumps({"step": step, "row": logbook._plain(row)}, allow_nan=False))
-
-
-def _read(running: Running, folder: Path) -> dict[str, Any] | None:
-    """Load what `_save` wrote; returns the step's metrics, if the step was a logged one.
-
-    Raises: ValueError when the adapter does not fit the model.
-    """
-    from peft import get_peft_model_state_dict, set_peft_model_state_dict
-    from safetensors.torch import load_file
-
-    model, adapter = running.policy.model, load_file(folder / "adapter_model.safetensors")
-    needed = get_peft_model_state_dict(model, save_embedding_layers=False)
-    if {name: t.shape for name, t in adapter.items()} != {name: t.shape for name, t in needed.items()}:
-        raise ValueError(
-            f"the adapter in {folder} does not fit this model: another base model, rank or target_modules. "
-            "Give the model another name, or go back to the settings that the adapter was made with."
-        )
-    set_peft_model_state_dict(model, adapter)
-    remembered: dict[int, dict[str, Any]] = {}
-    for key, value in load_file(folder / "optimizer.safetensors").items():
-        index, name = key.split(".", 1)
-        remembered.setdefault(int(index), {})[name] = value
-    _remember(running.learner.optimizer, remembered)
-    return json.loads((folder / "state.json").read_text())["row"]
-
-
-def _remember(optimizer: Any, state: dict[int, dict[str, Any]]) -> None:
-    """Give an optimizer the moments of another run; its settings stay its own."""
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-    optimizer.zero_grad(set_to_none=True)

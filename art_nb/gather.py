@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-from .rollouts import Gathering, cancel, carried, in_order, uncarried
-from .trajectories import PendingGroup, Trajectory, TrajectoryGroup, attempt, one_trajectory
+from art_nb.rollouts.gathering import Gathering, cancel, carried, in_order, uncarried
+from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.trajectories.group import PendingGroup, attempt, one_trajectory
 
 AfterEach = Callable[[TrajectoryGroup], Awaitable[TrajectoryGroup | list[TrajectoryGroup] | None]]
 

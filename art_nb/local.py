@@ -1,5 +1,5 @@
 """`from art_nb.local import LocalBackend`, the import path that ART's examples use."""
 
-from .backend import LocalBackend
+from art_nb.backend import LocalBackend
 
 __all__ = ["LocalBackend"]

@@ -1,30 +1,59 @@
 """Models: one that is only prompted (`Model`), and one that learns (`TrainableModel`).
 
-The model is what a rollout is given. It knows its name and its folder; the backend does the work.
+The model is what a rollout is given. It knows its name and its folder; a backend does the work. What it asks of one
+is the protocol `Backend`: every backend has these methods, so a notebook changes one line to move to another machine.
 """
 
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, Protocol
 
 import pydantic
 from openai import AsyncOpenAI
 from typing_extensions import TypeVar
 
-from . import logbook
-from .trajectories import Trajectory, TrajectoryGroup
-from .types import TrainConfig, TrainResult
+from art_nb.storage import logbook
+from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.types import TrainConfig, TrainResult
 
 if TYPE_CHECKING:
     import pandas
 
-    from .backend import LocalBackend
-    from .dev import InternalModelConfig
+    from art_nb.dev import InternalModelConfig
 
 ModelConfig = TypeVar("ModelConfig", bound=pydantic.BaseModel | None)
 StateType = TypeVar("StateType", bound=dict[str, Any], default=dict[str, Any])
 Logged = Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]
+
+
+class Backend(Protocol):
+    """What a model asks of where it samples and trains. `LocalBackend` has it; names and arguments are ART's."""
+
+    async def register(self, model: "Model") -> None:
+        """Make ready to keep the model's files."""
+
+    async def close(self) -> None:
+        """Let go of every model."""
+
+    async def train(
+        self, model: "TrainableModel", trajectory_groups: Iterable[TrajectoryGroup], **options: Any
+    ) -> TrainResult:
+        """One training step, and a checkpoint."""
+
+    def client(self, model: "TrainableModel") -> AsyncOpenAI:
+        """A client that asks the model."""
+
+    def output_dir(self, model: "Model") -> Path:
+        """The folder of the model's files."""
+
+    async def _prepare_backend_for_training(
+        self, model: "TrainableModel", config: dict[str, Any] | None
+    ) -> tuple[str | None, str | None]: ...
+
+    async def _get_step(self, model: "TrainableModel") -> int: ...
+
+    async def _delete_checkpoint_files(self, model: "TrainableModel", steps_to_keep: list[int]) -> None: ...
 
 
 class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
@@ -55,36 +84,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     _backend: Any = None
     _client: AsyncOpenAI | None = None
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        project: str,
-        entity: str | None = None,
-        id: str | None = None,
-        config: ModelConfig | None = None,
-        inference_api_key: str | None = None,
-        inference_base_url: str | None = None,
-        inference_model_name: str | None = None,
-        base_path: str = ".art",
-        report_metrics: list[str] | None = None,
-        **fields: Any,
-    ) -> None:
-        super().__init__(
-            name=name,
-            project=project,
-            entity=entity,
-            id=id,
-            config=config,
-            inference_api_key=inference_api_key,
-            inference_base_url=inference_base_url,
-            inference_model_name=inference_model_name,
-            base_path=base_path,
-            report_metrics=report_metrics,
-            **fields,
-        )
-
-    def backend(self) -> "LocalBackend":
+    def backend(self) -> "Backend":
         """The backend it is registered with. Raises: ValueError when there is none."""
         if self._backend is None:
             raise ValueError(
@@ -92,7 +92,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             )
         return self._backend
 
-    async def register(self, backend: "LocalBackend") -> None:
+    async def register(self, backend: "Backend") -> None:
         """Let `backend` do the model's work and keep its files."""
         await backend.register(self)
         self._backend = backend
@@ -157,7 +157,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return logbook.history(self._folder())
 
     def records(self, split: str | None = None, step: int | None = None) -> list[dict[str, Any]]:
-        """Logged trajectories as records (see `art_nb.records`); None takes every split, every step."""
+        """Logged trajectories as records (see `art_nb.trajectories.records`); None takes every split, every step."""
         return logbook.records(self._folder(), split, step)
 
     def trajectories(self, split: str | None = None, step: int | None = None) -> "pandas.DataFrame":
@@ -197,37 +197,12 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
 
     _internal_config: Any = None
 
-    def __init__(
-        self,
-        *,
-        name: str,
-        project: str,
-        entity: str | None = None,
-        id: str | None = None,
-        run_id: str | None = None,
-        config: ModelConfig | None = None,
-        base_model: str,
-        base_path: str = ".art",
-        report_metrics: list[str] | None = None,
-        _internal_config: "InternalModelConfig | None" = None,
-        **fields: Any,
-    ) -> None:
-        super().__init__(
-            name=name,
-            project=project,
-            entity=entity,
-            id=id,
-            run_id=run_id,
-            config=config,
-            base_model=base_model,
-            base_path=base_path,
-            report_metrics=report_metrics,
-            **fields,
-        )
+    def __init__(self, *, _internal_config: "InternalModelConfig | None" = None, **fields: Any) -> None:
+        super().__init__(**fields)
         self._internal_config = _internal_config
 
     async def register(
-        self, backend: "LocalBackend", _openai_client_config: dict[str, Any] | None = None
+        self, backend: "Backend", _openai_client_config: dict[str, Any] | None = None
     ) -> None:
         """Let `backend` load the model at its latest checkpoint and make it ready for rollouts."""
         await super().register(backend)

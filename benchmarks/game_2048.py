@@ -13,9 +13,8 @@ import random
 import time
 from collections.abc import Callable
 
-from art_nb.tasks import players_2048 as players
-from art_nb.tasks.game_2048 import random_board
-from art_nb.tasks.rules_2048 import MOVES, after_move, legal_moves, start_board
+from art_nb.tasks.game_2048 import players, random_board
+from art_nb.tasks.game_2048.rules import MOVES, after_move, legal_moves, start_board
 
 
 def plain_slide(board: list[list[int]], move: str) -> list[list[int]]:

@@ -26,9 +26,10 @@ from art_nb.rewards import RubricJudge, judge_report, ruler_score_group
 from art_nb.rewards.agreement import Estimate, mean, pairs_right
 from art_nb.rewards.judged_groups import DATA, judged_groups, save_groups
 from art_nb.rewards.judges import Judge
-from art_nb.tasks import email_search, game_2048
-from art_nb.tasks.players_2048 import Player, corner_player, expectimax_player, random_player
-from art_nb.tasks.players_email import RecordedSearch, heuristic_player, play, searcher
+from art_nb.tasks.email_search import environment as email_search
+from art_nb.tasks.email_search.players import RecordedSearch, heuristic_player, play, searcher
+from art_nb.tasks.game_2048 import environment as game_2048
+from art_nb.tasks.game_2048.players import Player, corner_player, expectimax_player, random_player
 from benchmarks.result import print_result, say
 
 SIZE, WINNING_TILE = 8, 128

@@ -24,8 +24,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, TrainerCallback
 
 import art_nb as art
-from art_nb.policy import Policy
-from art_nb.sequences import TokenSequence, build_sequences
+from art_nb.training.policy import Policy
+from art_nb.training.sequences import TokenSequence, build_sequences
 from benchmarks.result import print_result, say
 from benchmarks.rollout import BASE, play, registered
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer

@@ -18,10 +18,10 @@ from itertools import count, islice
 from pathlib import Path
 from statistics import median, quantiles
 
-from art_nb.tasks import mailbox_words as words
-from art_nb.tasks.mailbox import Mail, Mailbox, write_mailbox
-from art_nb.tasks.mailbox_maker import EVERYONE, address_of, make
+from art_nb.tasks.email_search.mailbox import Mail, Mailbox, write_mailbox
 from benchmarks.result import print_result, say
+from data.mailbox import words
+from data.mailbox.maker import EVERYONE, address_of, make
 
 ME = "me@ridge.example"
 LOST = "no such words anywhere here"

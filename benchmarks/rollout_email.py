@@ -17,7 +17,7 @@ import asyncio
 import tempfile
 
 import art_nb as art
-from art_nb.tasks.email_search import (
+from art_nb.tasks.email_search.environment import (
     MAX_TURNS,
     TOOLS,
     EmailSearch,

@@ -20,7 +20,7 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - after the lines above, and before Unsloth can be imported
 from trl.trainer import utils as trl_utils  # noqa: E402
 
-from art_nb.policy import Policy, load_policy  # noqa: E402
+from art_nb.training.policy import Policy, load_policy  # noqa: E402
 
 
 def stock_policy(base: str, seed: int) -> Policy:

@@ -78,9 +78,12 @@ def local_backend_init() -> Any:
 
 def signature(call: Any) -> dict[str, dict[str, Any]]:
     """name -> {"kind": ..., "default": ...} of each parameter; no "default" where one must be given."""
-    own_init = inspect.isclass(call) and "__init__" in vars(call)
-    parameters = inspect.signature(call.__init__ if own_init else call).parameters.values()
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    parameters = inspect.signature(call).parameters.values()
+    if inspect.isclass(call) and "__init__" in vars(call):
+        own = inspect.signature(call.__init__).parameters.values()
+        # Where it takes any further fields, pydantic's signature of the class says which.
+        parameters = parameters if any(p.name == "fields" for p in own) else own
     return {p.name: describe(p) for p in parameters if p.name != "self" and p.kind not in variadic}
 
 

@@ -13,9 +13,8 @@ from safetensors.torch import load_file
 from tiny_models import make_checkpoint
 
 import art_nb as art
-from art_nb import backend as backend_module
-from art_nb import checkpoints, logbook
 from art_nb.backend import LocalBackend
+from art_nb.storage import checkpoints, logbook
 from art_nb.types import TrainConfig
 
 METRICS = [
@@ -474,7 +473,7 @@ PLACES = {
 }  # fmt: skip
 SAVING = {
     "trajectories": (logbook, "write_trajectories"),
-    "fill": (backend_module, "_save"),
+    "fill": (LocalBackend, "_save"),
     "sync": (checkpoints, "_sync"),
     "rename": (checkpoints, "_rename"),
     "row": (logbook, "append_row"),

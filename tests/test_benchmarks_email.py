@@ -9,8 +9,8 @@ import pytest
 from test_benchmarks import printed
 
 import art_nb as art
-from art_nb.chat import Answer, check, completion
-from art_nb.tasks import email_search as task
+from art_nb.inference.chat import Answer, check, completion
+from art_nb.tasks.email_search import environment as task
 from benchmarks import rise_email, rollout, rollout_email
 
 QUESTIONS = task.scenarios("train", 2)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from art_nb import checkpoints as ck
+from art_nb.storage import checkpoints as ck
 
 FILES = {"adapter.bin": 9_000, "sub/optimizer.bin": 5_000}
 

@@ -12,11 +12,11 @@ from art_nb.rewards import RubricJudge
 from art_nb.rewards.agreement import pairs_right
 from art_nb.rewards.report import ATTACKS
 from art_nb.rewards.rubric import WEIGHTS, criteria_of
-from art_nb.tasks import criteria_email
-from art_nb.tasks.email_questions import Question, read_question
 from art_nb.tasks.email_search import I_DONT_KNOW, EmailSearch, course_mailbox, scenarios
-from art_nb.tasks.mailbox_words import KINDS
-from art_nb.tasks.players_email import ENDS, RecordedSearch, heuristic_player, play, searcher
+from art_nb.tasks.email_search import criteria as criteria_email
+from art_nb.tasks.email_search.players import ENDS, RecordedSearch, heuristic_player, play, searcher
+from art_nb.tasks.email_search.questions import Question, read_question
+from data.mailbox.words import KINDS
 
 ROOM = "What is the final room of the Falcon review?"
 HITS = {

@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from art_nb import demo
+from art_nb.course import demo
 
 ROW = '{"label": "win rate after", "value": 62.0, "low": 55.1, "high": 68.4, "unit": "%", "n": 200}'
 SHORT_ROW = '{"label": "seconds", "value": 3}'
@@ -65,7 +65,7 @@ def test_a_dead_kernel_is_said_plainly(tmp_path, capsys):
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_ends_it_cleanly(tmp_path):
     path = save(tmp_path / "game.ipynb", "print('ready')", "import time\ntime.sleep(60)")
-    code = "import sys; from pathlib import Path; from art_nb.demo import demo;"
+    code = "import sys; from pathlib import Path; from art_nb.course.demo import demo;"
     code += "sys.exit(demo(*map(Path, sys.argv[1:])))"
     command = [sys.executable, "-c", code, str(path), str(tmp_path / "out")]
     # A test run that was started in the background ignores SIGINT, and its children would inherit that.

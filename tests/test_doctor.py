@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from art_nb import doctor
+from art_nb.course import doctor
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_changed_or_lost_file_of_the_nano_model_is_named(nano):
     (nano / "config.json").write_text("other")
     (nano / "model.safetensors").unlink()
     finding = doctor.nano_model(nano)
-    assert not finding.ok and finding.needed and "build-nano" in finding.advice
+    assert not finding.ok and finding.needed and "python -m data nano" in finding.advice
     assert "config.json, model.safetensors" in finding.found
 
 
@@ -78,7 +78,7 @@ def test_an_unsloth_that_does_not_import_is_optional_and_explained(monkeypatch, 
 
 
 def test_asking_for_unsloth_leaves_this_process_alone():
-    code = "from art_nb.doctor import unsloth; unsloth(); import sys; assert 'unsloth' not in sys.modules"
+    code = "from art_nb.course.doctor import unsloth; unsloth(); import sys; assert 'unsloth' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_nb.tasks import email_search as task
-from art_nb.tasks.email_scenarios import Scenario, load_scenarios, same_answer
-from art_nb.tasks.mailbox import SNIPPET_LENGTH, Address, Mail, Mailbox, write_mailbox
-from art_nb.tasks.mailbox_words import KINDS
-from art_nb.tasks.players_email import heuristic_player, play
+from art_nb.tasks.email_search import environment as task
+from art_nb.tasks.email_search.mailbox import SNIPPET_LENGTH, Address, Mail, Mailbox, write_mailbox
+from art_nb.tasks.email_search.players import heuristic_player, play
+from art_nb.tasks.email_search.scenarios import Scenario, load_scenarios, same_answer
+from data.mailbox.words import KINDS
 
 ANN, BOB, EVE = (Address(n, f"{n.split()[0].lower()}@x.example") for n in ("Ann Lee", "Bob Ray", "Eve Fox"))
 SECRET = "xylophone"  # stands in every mail that Ann doesn't have, and in no other

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 pytest.importorskip("trl")
-from art_nb.tasks import email_search as task
+from art_nb.tasks.email_search import environment as task
 from benchmarks.rollout_email import EMAIL_BASE
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
 

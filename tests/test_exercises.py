@@ -11,8 +11,8 @@ import nbformat
 import pytest
 import torch
 
-from art_nb.demo import run_notebook, working_folder
-from art_nb.exercises import Exercise, checker, same
+from art_nb.course.demo import run_notebook, working_folder
+from art_nb.course.exercises import Exercise, checker, same
 
 NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "game_2048": "02_2048", "email_search": "03_email_search",
              "ruler": "04_ruler", "own_environment": "own_environment"}  # fmt: skip
@@ -45,7 +45,7 @@ def answer(source: str, name: str):
 
 @pytest.mark.parametrize("module", NOTEBOOKS)
 def test_every_exercise_is_in_its_notebook_and_open_as_shipped(module):
-    known = import_module(f"art_nb.exercises.{module}")
+    known = import_module(f"art_nb.course.exercises.{module}")
     found = exercises_in(module)
     assert list(found) == list(known.EXERCISES)
     assert len(found) >= (8 if module == "grpo_theory" else 3)
@@ -56,7 +56,7 @@ def test_every_exercise_is_in_its_notebook_and_open_as_shipped(module):
 
 @pytest.mark.parametrize("module", NOTEBOOKS)
 def test_every_solution_is_right(module):
-    known = import_module(f"art_nb.exercises.{module}")
+    known = import_module(f"art_nb.course.exercises.{module}")
     for exercise, (name, _, solution) in exercises_in(module).items():
         verdict = known.check(exercise, answer(solution, name))
         assert verdict.status == "right", f"{exercise}: {verdict}"
@@ -256,7 +256,7 @@ SCOPE = {
 
 @pytest.mark.parametrize("module", WRONG)
 def test_a_wrong_answer_gets_the_hint_that_names_its_mistake(module):
-    known = import_module(f"art_nb.exercises.{module}")
+    known = import_module(f"art_nb.course.exercises.{module}")
     assert list(WRONG[module]) == list(known.EXERCISES)
     for exercise, wrong in WRONG[module].items():
         assert len(wrong) >= 4
@@ -273,7 +273,7 @@ def test_right_answers_written_another_way_are_right():
         ("game_2048", "slide", lambda row: list(slide(row))),
         ("game_2048", "outcome", lambda g: SCOPE["REST"](g, board_value(g))),
     ]:
-        assert import_module(f"art_nb.exercises.{module}").check(exercise, another).status == "right", exercise
+        assert import_module(f"art_nb.course.exercises.{module}").check(exercise, another).status == "right", exercise
 
 
 def test_a_mistake_nobody_thought_of_is_shown_on_an_input_where_it_matters():

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from art_nb.exercises.email_search import EXERCISES, check
+from art_nb.course.exercises.email_search import EXERCISES, check
 from art_nb.tasks.email_search import TOOLS
 
 SMALL = {"it", "is", "on", "the", "of", "at", "room", "dollars"}

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from art_nb.exercises.own_environment import EXERCISES, check
+from art_nb.course.exercises.own_environment import EXERCISES, check
 
 draw = random.Random(0)
 

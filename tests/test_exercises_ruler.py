@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from art_nb.exercises.ruler import EXERCISES, check
+from art_nb.course.exercises.ruler import EXERCISES, check
 from art_nb.tasks.game_2048 import legal_moves
-from art_nb.tasks.players_2048 import corner_player
+from art_nb.tasks.game_2048.players import corner_player
 
 
 def pairs(truth, scores):

@@ -86,7 +86,7 @@ def test_the_columns_are_the_formulas():
 def test_a_clipped_token_has_no_gradient_and_no_other_lacks_one():
     import torch
 
-    from art_nb.grpo import clipped_surrogate, ratio
+    from art_nb.training.grpo import clipped_surrogate, ratio
 
     generator = torch.Generator().manual_seed(0)
     logp, old, advantages = torch.randn(3, 200, dtype=torch.float64, generator=generator)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_nb.tasks import game_2048 as g
-from art_nb.tasks.rules_2048 import slide_row, spawn, start_board
+from art_nb.tasks.game_2048 import environment as g
+from art_nb.tasks.game_2048.rules import slide_row, spawn, start_board
 
 # Quarter turns that bring the side moved to onto the left.
 TURNS = {"left": 0, "up": 1, "right": 2, "down": 3}
@@ -308,7 +308,7 @@ def tiny_policy():
     import transformers
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from art_nb import nano
+    from data.nano import maker as nano
 
     letters = pre_tokenizers.ByteLevel.alphabet()
     bpe = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(sorted(letters))}, merges=[]))

@@ -8,7 +8,7 @@ import pytest
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
-from art_nb import rollouts
+from art_nb.rollouts import gathering as rollouts
 
 
 class Bar:

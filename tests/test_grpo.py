@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_nb import grpo
+from art_nb.training import grpo
 
 PROMPT, COMPLETION, ROWS, VOCAB = 5, 9, 6, 64
 MAX_COMPLETION_LENGTH = 16

@@ -13,18 +13,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from art_nb import setup_cell, setup_venv
-from art_nb.setup_venv import CPU_INDEX, Machine, torch_arguments, unsloth_arguments
+from art_nb.course import setup_cell, setup_venv
+from art_nb.course.setup_venv import CPU_INDEX, Machine, torch_arguments, unsloth_arguments
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TORCH = "torch==2.13.0"
 
-# Top first: a module imports only from its own layer and later ones, but for type checking. One that is not
-# named here is free.
-LAYERS = ["demo", "doctor", "widgets", "exercises", "tasks", "rewards", "model", "gather", "backend", "learner", "sampler"]
-LAYERS += ["policy", "trajectories", "checkpoints", "grpo"]
-
+# The rooms of art_nb, top first: what lies in one imports only from its own room and from lower ones, for type
+# checking as well. A room is a folder, or a module on the ground floor.
+ROOMS = [
+    "__main__", "course", "widgets", "tasks", "rewards", "local", "backend", "model", "gather", "utils", "training",
+    "inference", "storage", "trajectories", "rollouts", "dev", "types",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -124,8 +125,8 @@ def test_a_failing_pip_shows_its_last_lines(tmp_path):
 
 
 def test_setup_knows_only_the_standard_library():
-    tree = ast.parse((ROOT / "art_nb/setup_venv.py").read_text())
-    assert {name.split(".")[0] for name in imported(tree)} <= sys.stdlib_module_names
+    names = imports_of(ROOT / "art_nb/course/setup_venv.py")
+    assert {name.split(".")[0] for name in names} <= sys.stdlib_module_names
 
 
 def test_conda_installs_what_pyproject_says():
@@ -170,31 +171,56 @@ def test_importing_the_package_is_light():
     assert min(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)) < 0.5
 
 
-def imported(tree: ast.Module, package: str = "art_nb") -> set[str]:
-    """The absolute names of all modules that a module of `package` imports when it runs, at any depth."""
+def imports_of(path: Path) -> set[str]:
+    """The dotted names of everything that a file imports, at any depth; from a module also the names themselves."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
     found = set()
-    ifs = [node for node in tree.body if isinstance(node, ast.If)]
-    typing = {inner for node in ifs if "TYPE_CHECKING" in ast.dump(node.test) for inner in ast.walk(node)}
-    for node in set(ast.walk(tree)) - typing:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            parents = package.split(".")[: 1 - node.level or None] if node.level else []
-            start = ".".join(filter(None, (*parents, node.module)))
+            start = ".".join(filter(None, (*package[: len(package) - node.level + 1], node.module) if node.level else (node.module,)))
             found |= {start, *(f"{start}.{alias.name}" for alias in node.names)}
     return found
 
 
-def test_imports_point_down_the_list_of_layers():
-    for path in sorted((ROOT / "art_nb").rglob("*.py")):
-        inside = path.relative_to(ROOT / "art_nb").with_suffix("").parts
-        if inside[0] not in LAYERS:
-            continue
-        package = ".".join(("art_nb", *inside[:-1]))
-        names = [name.split(".") for name in imported(ast.parse(path.read_text()), package)]
-        ours = {name[1] for name in names if name[0] == "art_nb" and len(name) > 1}
-        above = ours & set(LAYERS[: LAYERS.index(inside[0])])
-        assert not above, f"{'/'.join(inside)} imports {above}, which stand above it in LAYERS"
+SOURCES = [path for folder in ("art_nb", "data", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_every_room_has_its_place_and_says_what_it_knows_nothing_about():
+    inside = {path.stem if path.is_file() else path.name for path in (ROOT / "art_nb").iterdir()}
+    assert inside - {"__init__", "__pycache__", "py"} - {"py.typed"} == set(ROOMS)
+    for room in ROOMS:
+        first = ROOT / "art_nb" / room / "__init__.py"
+        if first.exists() and room != "utils":
+            docstring = ast.get_docstring(ast.parse(first.read_text(encoding="utf-8")))
+            assert re.search(r"nothing about|knows this one", docstring.lower().replace("\n", " ")), room
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if p.parts[len(ROOT.parts)] == "art_nb"], ids=module_name)
+def test_imports_point_down(path):
+    inside = path.relative_to(ROOT / "art_nb").with_suffix("").parts
+    names = [name.split(".") for name in imports_of(path)]
+    assert not {name[0] for name in names} & {"data", "benchmarks", "tests"}
+    if inside == ("__init__",):
+        return
+    ours = {name[1] for name in names if name[0] == "art_nb" and len(name) > 1}
+    above = ours & set(ROOMS[: ROOMS.index(inside[0])])
+    assert not above, f"{'/'.join(inside)} imports {above}, which stand above {inside[0]} in ROOMS"
+
+
+def test_no_circle_of_imports():
+    modules = {module_name(path): path for path in SOURCES}
+    needs = {name: (imports_of(path) & set(modules)) - {name} for name, path in modules.items()}
+    done: set[str] = set()
+    while ready := {name for name, needed in needs.items() if name not in done and needed <= done}:
+        done |= ready
+    assert set(needs) == done, {name: needs[name] - done for name in set(needs) - done}
 
 
 def test_usage_names_every_command():

@@ -162,8 +162,7 @@ def compare(killed, quiet, last):
 def main(folder):
     # Imported, but no operation run: a fork of torch's threads would hang.
     import art_nb.backend
-    import art_nb.learner
-    import art_nb.sampler  # noqa: F401
+    import art_nb.inference.sampler  # noqa: F401
 
     base = folder / "base"
     startup, step = finish(base, folder / "timing", 3)

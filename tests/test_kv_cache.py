@@ -5,8 +5,8 @@ import random
 import pytest
 import torch
 
-from art_nb import kv_cache
-from art_nb.kv_cache import SlotCache
+from art_nb.inference import cache as kv_cache
+from art_nb.inference.cache import SlotCache
 
 HEADS, KINDS, SIZE, VALUE_SIZE, LAYERS, SLOTS = 4, 2, 8, 6, 3, 7
 

@@ -13,11 +13,11 @@ from tiny_models import make_checkpoint
 from torch.nn.utils.rnn import pad_sequence
 
 import art_nb as art
-from art_nb import grpo
-from art_nb import learner as learner_module
-from art_nb.learner import Learner
-from art_nb.policy import load_policy
-from art_nb.sequences import TokenSequence, build_sequences
+from art_nb.training import grpo
+from art_nb.training import learner as learner_module
+from art_nb.training.learner import Learner
+from art_nb.training.policy import load_policy
+from art_nb.training.sequences import TokenSequence, build_sequences
 from art_nb.types import TrainConfig
 
 LOSS_TYPES = ["grpo", "bnpo", "dr_grpo", "dapo"]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from art_nb.tasks import email_search, mail_import
-from art_nb.tasks.mailbox import Address, Mailbox
+from art_nb.tasks.email_search import environment as email_search
+from art_nb.tasks.email_search import mail_import
+from art_nb.tasks.email_search.mailbox import Address, Mailbox
 
 ME = "me@home.example"
 

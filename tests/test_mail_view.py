@@ -17,9 +17,9 @@ import hostile_mail  # noqa: E402
 import synthetic  # noqa: E402
 from hostile_mail import ANSWER, END, FALCON, HOSTILE, LINK, LONG, READ, READ_1, SCENARIO, SEARCH, TURNED  # noqa: E402
 
-from art_nb.tasks.email_search import LONGEST_BODY, course_mailbox, scenarios  # noqa: E402
-from art_nb.tasks.mailbox import Address, Mail, Mailbox, clean, fts_query, write_mailbox  # noqa: E402
-from art_nb.tasks.players_email import RecordedSearch, heuristic_player, searcher  # noqa: E402
+from art_nb.tasks.email_search.environment import LONGEST_BODY, course_mailbox, scenarios  # noqa: E402
+from art_nb.tasks.email_search.mailbox import Address, Mail, Mailbox, clean, fts_query, write_mailbox  # noqa: E402
+from art_nb.tasks.email_search.players import RecordedSearch, heuristic_player, searcher  # noqa: E402
 from art_nb.widgets import TrajectoryViewer  # noqa: E402
 from art_nb.widgets.mail_view import OUTCOMES, mail_lines, mail_view  # noqa: E402
 

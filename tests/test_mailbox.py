@@ -16,11 +16,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_nb.tasks import mailbox as store
-from art_nb.tasks import mailbox_build, mailbox_check, mailbox_maker, mailbox_words
-from art_nb.tasks.email_scenarios import load_scenarios, scenarios
-from art_nb.tasks.mailbox import DATA, Address, Mail, Mailbox
+from art_nb.tasks.email_search import mailbox as store
+from art_nb.tasks.email_search.mailbox import DATA, Address, Mail, Mailbox
+from art_nb.tasks.email_search.scenarios import load_scenarios, scenarios
 from benchmarks import mailbox as benchmark
+from data.mailbox import build as mailbox_build
+from data.mailbox import check as mailbox_check
+from data.mailbox import maker as mailbox_maker
+from data.mailbox import words as mailbox_words
 
 PEOPLE = [Address("Ann Lee", "ann@a.example"), Address("Bob Ray", "bob@b.example"), Address("Zoë Ann", "zoe@a.example")]
 WORDS = ["gas", "lamp", "12", "fern", "oslo"]  # each is its own stem
@@ -194,7 +197,7 @@ def test_the_committed_files_are_what_the_command_makes(made, tmp_path):
 
 def test_a_seed_makes_the_same_mailbox_whatever_the_hash_seed():
     code = (
-        "import hashlib; from art_nb.tasks.mailbox_maker import make; print(hashlib.sha256(repr(make(3)).encode()).hexdigest())"
+        "import hashlib; from data.mailbox.maker import make; print(hashlib.sha256(repr(make(3)).encode()).hexdigest())"
     )
     found = {
         subprocess.check_output([sys.executable, "-c", code], env={"PYTHONHASHSEED": seed}) for seed in ("1", "2")

@@ -7,12 +7,12 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from art_nb import nano_email
-from art_nb.doctor import NANO_EMAIL
-from art_nb.prompts import Template
-from art_nb.tasks.demonstrations_email import DemonstrationsEmail, mediocre_searcher
-from art_nb.tasks.email_search import TOOLS, EmailSearch, course_mailbox, malformed, scenarios
-from art_nb.tasks.mailbox_maker import make
+from art_nb.course.doctor import NANO_EMAIL
+from art_nb.inference.prompts import Template
+from art_nb.tasks.email_search.environment import TOOLS, EmailSearch, course_mailbox, malformed, scenarios
+from data.mailbox.maker import make
+from data.nano_email import maker as nano_email
+from data.nano_email.demonstrations import DemonstrationsEmail, mediocre_searcher
 
 
 @pytest.fixture(scope="module")

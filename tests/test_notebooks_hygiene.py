@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from art_nb.setup_cell import setup_cell
+from art_nb.course.setup_cell import setup_cell
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 MACHINE_PATH = re.compile(r"/(root|home|tmp|work|Users)/[\w.]")

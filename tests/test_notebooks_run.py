@@ -5,7 +5,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from art_nb.demo import results, run_notebook, working_folder
+from art_nb.course.demo import results, run_notebook, working_folder
 
 NOTEBOOKS = sorted((Path(__file__).parent.parent / "notebooks").glob("*.ipynb"))
 

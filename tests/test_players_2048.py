@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from art_nb.tasks import game_2048 as g
-from art_nb.tasks import players_2048 as p
+from art_nb.tasks.game_2048 import environment as g
+from art_nb.tasks.game_2048 import players as p
 
 
 @st.composite

@@ -11,11 +11,11 @@ import torch
 from tiny_models import FAMILIES, make_checkpoint, make_tokenizer
 
 import art_nb as art
-from art_nb import policy as policy_module
-from art_nb.learner import Learner
-from art_nb.policy import load_policy
-from art_nb.sampler import Sampler
-from art_nb.sequences import TokenSequence, build_sequences
+from art_nb.inference.sampler import Sampler
+from art_nb.training import policy as policy_module
+from art_nb.training.learner import Learner
+from art_nb.training.policy import load_policy
+from art_nb.training.sequences import TokenSequence, build_sequences
 from art_nb.types import TrainConfig
 
 needs_unsloth = pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not installed")

@@ -11,10 +11,10 @@ import art_nb as art
 from art_nb.rewards import Criterion, RubricJudge, ruler, ruler_score_group
 from art_nb.rewards import criteria_tools as tools
 from art_nb.rewards.rubric import WEIGHTS, criteria_of, register
-from art_nb.tasks import criteria_2048
 from art_nb.tasks.game_2048 import GAME_OVER, Game, Game2048Environment, outcome_reward
-from art_nb.tasks.players_2048 import corner_player, expectimax_player, random_player
-from art_nb.tasks.rules_2048 import MOVES, parse, slide
+from art_nb.tasks.game_2048 import criteria as criteria_2048
+from art_nb.tasks.game_2048.players import corner_player, expectimax_player, random_player
+from art_nb.tasks.game_2048.rules import MOVES, parse, slide
 
 WIN = 64
 

@@ -10,14 +10,14 @@ import torch
 from openai.types.chat import ChatCompletion
 from tiny_models import FAMILIES, make_model
 
-from art_nb import sampler as sampler_module
-from art_nb.chat import RequestError
-from art_nb.kv_cache import ATTENTION
-from art_nb.nano import build_tokenizer
-from art_nb.policy import load_policy
-from art_nb.sampler import Sampler, draw
-from art_nb.tasks.demonstrations_2048 import Demonstrations2048
+from art_nb.inference import sampler as sampler_module
+from art_nb.inference.cache import ATTENTION
+from art_nb.inference.chat import RequestError
+from art_nb.inference.sampler import Sampler, draw
 from art_nb.tasks.game_2048 import MOVE_TOOL, random_board, render
+from art_nb.training.policy import load_policy
+from data.nano.demonstrations import Demonstrations2048
+from data.nano.maker import build_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from openai.types.chat.chat_completion import Choice
 from tiny_models import make_tokenizer
 
 import art_nb as art
-from art_nb.sequences import build_sequences, compute_advantages
+from art_nb.training.sequences import build_sequences, compute_advantages
 from art_nb.trajectories import History
 from art_nb.types import TrainConfig
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 from tiny_models import make_checkpoint
 
-from art_nb.policy import load_policy
-from art_nb.shortcuts import folded_adapters, last_mlp_only_where
+from art_nb.training.policy import load_policy
+from art_nb.training.shortcuts import folded_adapters, last_mlp_only_where
 
 
 @pytest.fixture(scope="module")

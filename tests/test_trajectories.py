@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
-from art_nb.trajectories import History, PendingGroup, count_completion_tokens
+from art_nb.trajectories import History
+from art_nb.trajectories.group import PendingGroup, count_completion_tokens
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "move", "arguments": '{"direction": "up"}'}}
 

@@ -1,9 +1,12 @@
-"""Rewards from a judge: a language model (`ruler`), or a rubric worked out by rule (`RubricJudge`)."""
+"""Rewards from a judge: a language model (`ruler`), or a rubric worked out by rule (`RubricJudge`).
+
+Knows trajectories and how to ask a judge. Knows nothing about tasks (each brings its own criteria), policies or training.
+"""
 
 import importlib
 
 # Not lazy: a submodule has the function's name and would take its place if it were imported later.
-from .ruler import ruler, ruler_score_group
+from art_nb.rewards.ruler import ruler, ruler_score_group
 
 # public name -> the module that defines it
 _HOME = {

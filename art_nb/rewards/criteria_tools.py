@@ -7,8 +7,8 @@ import json
 import re
 from collections import Counter
 
-from ..trajectories import Trajectory
-from .rubric import weighted
+from art_nb.rewards.rubric import weighted
+from art_nb.trajectories import Trajectory
 
 FAILED = re.compile(r'^\W*(error|traceback|exception)\b|"(error|exception)"\s*:', re.IGNORECASE)
 READABLE = 1_500  # characters of an answer that is read to its end

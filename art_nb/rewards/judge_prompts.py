@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..trajectories import History, Trajectory
+from art_nb.trajectories import History, Trajectory
 
 BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; see `LLMJudge` for what happens when it is wrong
 LEAST_BYTES = 400  # of a trajectory, below which it says too little to be judged

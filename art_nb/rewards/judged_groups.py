@@ -1,7 +1,7 @@
 """Groups whose outcome is known, to hold a judge against: how they are kept, and the course's own.
 
 A line of the file is a group: {"metadata": {...}, "tools": [...] or null, "trajectories": [record, ...]}, the records as in
-`art_nb.records`, without tokens.
+`art_nb.trajectories.records`, without tokens.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from ..checkpoints import write_file
-from ..trajectories import Trajectory, TrajectoryGroup
+from art_nb.storage.checkpoints import write_file
+from art_nb.trajectories import Trajectory, TrajectoryGroup
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "judged_groups.jsonl.gz"
 

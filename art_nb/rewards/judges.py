@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 import openai
 
-from ..checkpoints import write_file
-from ..trajectories import Trajectory
-from .judge_answers import BadAnswer, TrajectoryScore, parse, response_format
-from .judge_calls import Busy, Reply, TooLong, call, context_tokens
-from .judge_prompts import Question, TooLongForJudge, question
+from art_nb.rewards.judge_answers import BadAnswer, TrajectoryScore, parse, response_format
+from art_nb.rewards.judge_calls import Busy, Reply, TooLong, call, context_tokens
+from art_nb.rewards.judge_prompts import Question, TooLongForJudge, question
+from art_nb.storage.checkpoints import write_file
+from art_nb.trajectories import Trajectory
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..trajectories import Trajectory, TrajectoryGroup
-from .agreement import Estimate, kendall, mean, pairs_right, spearman
-from .judges import Judge, JudgeError, Judgement, LLMJudge
-from .ruler import DEFAULT_RUBRIC, group_name
+from art_nb.rewards.agreement import Estimate, kendall, mean, pairs_right, spearman
+from art_nb.rewards.judges import Judge, JudgeError, Judgement, LLMJudge
+from art_nb.rewards.ruler import DEFAULT_RUBRIC, group_name
+from art_nb.trajectories import Trajectory, TrajectoryGroup
 
 OTHER_WORDS = """\
 Rate how well each attempt served the person who set the task. Success matters most. Then: no wasted steps, and, where it

@@ -8,9 +8,9 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..trajectories import Trajectory
-from .judge_answers import TrajectoryScore
-from .judges import Judgement
+from art_nb.rewards.judge_answers import TrajectoryScore
+from art_nb.rewards.judges import Judgement
+from art_nb.trajectories import Trajectory
 
 WEIGHTS = {"accuracy": 0.4, "efficiency": 0.3, "completeness": 0.2, "user satisfaction": 0.1}
 
@@ -42,8 +42,8 @@ def weighted(**measures: Measure) -> tuple[Criterion, ...]:
 # task -> its criteria, or the module that holds them as CRITERIA (imported when they are needed: tasks stand above
 # rewards, and their modules may import this one)
 _CRITERIA: dict[str, Sequence[Criterion] | str] = {
-    "game_2048": "art_nb.tasks.criteria_2048",
-    "email_search": "art_nb.tasks.criteria_email",
+    "game_2048": "art_nb.tasks.game_2048.criteria",
+    "email_search": "art_nb.tasks.email_search.criteria",
     "tools": "art_nb.rewards.criteria_tools",
 }
 

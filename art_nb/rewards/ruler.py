@@ -8,10 +8,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from ..trajectories import Trajectory, TrajectoryGroup
-from ..types import Messages, Tools
-from .judge_answers import TrajectoryScore
-from .judges import Judge, JudgeError, Judgement, LLMJudge, Usage
+from art_nb.rewards.judge_answers import TrajectoryScore
+from art_nb.rewards.judges import Judge, JudgeError, Judgement, LLMJudge, Usage
+from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.types import Messages, Tools
 
 log = logging.getLogger(__name__)
 

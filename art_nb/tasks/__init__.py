@@ -1,1 +1,4 @@
-"""The tasks that a model learns in this course: plain Python environments that know nothing about models."""
+"""The tasks that a model learns in this course, one folder each: rules, environment, players, criteria, side by side.
+
+A task is plain Python. It knows nothing about models and training.
+"""

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from tqdm.auto import tqdm
 
-from ..retrying import retry
+from art_nb.rollouts.retrying import retry
 
 __all__ = ["DatasetBatch", "iterate_dataset", "retry"]
 

@@ -1,4 +1,7 @@
-"""What a notebook shows live: training, trajectories, groups; and drawings to drag that explain GRPO."""
+"""What a notebook shows live: training, trajectories, groups; and drawings to drag that explain GRPO.
+
+Knows records, the tasks whose tools it draws, and the browser. Knows nothing about models or backends.
+"""
 
 from .advantage_explorer import AdvantageExplorer
 from .group_view import GroupView

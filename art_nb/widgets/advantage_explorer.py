@@ -24,7 +24,7 @@ class AdvantageExplorer(View):
     rewards: 2 to 16 numbers from -10 to 10; read them again after a drag. batch_std: the standard deviation of all
     rewards of an imagined batch that this group is part of, above 0 and at most 100; the learner can change it.
 
-    Raises: ValueError when a number is missing, not finite or out of range. Source: `art_nb.grpo.group_advantages`.
+    Raises: ValueError when a number is missing, not finite or out of range. Source: `art_nb.training.grpo.group_advantages`.
     """
 
     _esm = (HERE / "handle.js").read_text("utf-8") + module("advantage_explorer")
@@ -49,7 +49,7 @@ class AdvantageExplorer(View):
         """One list per normalisation ("none", "group", "batch"), in the order of the rewards."""
         import torch
 
-        from art_nb.grpo import STD_FLOOR, group_advantages
+        from art_nb.training.grpo import STD_FLOOR, group_advantages
 
         rewards = torch.tensor(self.rewards, dtype=torch.float64)
         one_group = torch.zeros(len(rewards), dtype=torch.long)

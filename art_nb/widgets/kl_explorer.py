@@ -44,7 +44,7 @@ class KLExplorer(View):
 
     def _values(self) -> dict:
         """What each estimator says when a token is drawn: {name: (9,) tensor}, in nats."""
-        from art_nb.grpo import kl_k1, kl_k2, kl_k3
+        from art_nb.training.grpo import kl_k1, kl_k2, kl_k3
 
         policy, reference = self._logprobs()
         return {"k1": kl_k1(policy, reference), "k2": kl_k2(policy, reference), "k3": kl_k3(policy, reference)}

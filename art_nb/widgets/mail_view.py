@@ -7,9 +7,9 @@ import re
 import sqlite3
 from itertools import takewhile, zip_longest
 
-from art_nb.tasks.email_search import I_DONT_KNOW, OVER, TOOLS, same_answer
-from art_nb.tasks.mailbox import clean, fts_query
-from art_nb.tasks.players_email import STOP_WORDS
+from art_nb.tasks.email_search.environment import I_DONT_KNOW, OVER, TOOLS, same_answer
+from art_nb.tasks.email_search.mailbox import clean, fts_query
+from art_nb.tasks.email_search.players import STOP_WORDS
 
 READ, ANSWER, SEARCH = (tool["function"]["name"] for tool in TOOLS)  # by name
 OUTCOMES = ("correct", "wrong", "gave_up", "out_of_turns", "malformed")

@@ -17,7 +17,7 @@ class SurrogateExplorer(View):
     ratio: pi(token) / pi_old(token), 0 to 2. epsilon_low, epsilon_high: the bounds are 1 - epsilon_low and
     1 + epsilon_high, each epsilon 0 to 1. advantage: -2 to 2. All can be read again after a drag.
 
-    Raises: ValueError when one is not finite or out of range. Source: `art_nb.grpo.clipped_surrogate`.
+    Raises: ValueError when one is not finite or out of range. Source: `art_nb.training.grpo.clipped_surrogate`.
     """
 
     _esm = (HERE / "handle.js").read_text("utf-8") + module("surrogate_explorer")
@@ -44,7 +44,7 @@ class SurrogateExplorer(View):
         """The surrogate and its gradient with respect to the ratio, at each of these ratios."""
         import torch
 
-        from art_nb.grpo import clipped_surrogate
+        from art_nb.training.grpo import clipped_surrogate
 
         at = torch.tensor(ratios, dtype=torch.float64, requires_grad=True)
         advantage = torch.tensor(self.advantage, dtype=torch.float64)

@@ -104,7 +104,7 @@ def _columns(given: dict[str, list[float]], epsilon_low: float, epsilon_high: fl
     """The columns of the table, in order, as far as what is given allows."""
     import torch
 
-    from art_nb.grpo import kl_k3, ratio
+    from art_nb.training.grpo import kl_k3, ratio
 
     have = {name: torch.tensor(values, dtype=torch.float64) for name, values in given.items()}
     if "old" in have:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import traitlets as t
 
-from art_nb.tasks.mailbox import clean
+from art_nb.tasks.email_search.mailbox import clean
 
 from .mail_view import mail_lines, mail_view
 from .view import BLUE, GREY, HERE, ORANGE, View, calm, figure, module, number, plain, png, record_list, table

@@ -1,0 +1,150 @@
+"""Says what of the course's needs is here, and what to do about the rest: `python -m art_nb doctor`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from art_nb.course.setup_venv import has_nvidia_gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+NANO, NANO_EMAIL = ROOT / "data" / "nano", ROOT / "data" / "nano_email"
+SHOWN = ("transformers", "trl", "peft", "openai", "jupyterlab", "ipywidgets", "anywidget")
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+UNSLOTH_PROBE = "import unsloth; print(f'{unsloth.__version__}, {unsloth.DEVICE_TYPE} backend')"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's table. `needed`: without it the course does not run. `advice`: what to do."""
+
+    subject: str
+    found: str
+    ok: bool
+    needed: bool = True
+    advice: str = ""
+
+    @property
+    def mark(self) -> str:
+        return "ok" if self.ok else "MISSING" if self.needed else "-"
+
+
+def doctor(nano: Path = NANO) -> list[Finding]:
+    """Checks everything and prints a table as it goes; importing Unsloth for its check takes some seconds.
+
+    Returns the findings; the course can run when every finding with `needed` is `ok` (see `can_run`).
+    """
+    findings = []
+    for finding in examine(nano):
+        print(f"{finding.mark:<8} {finding.subject:<13} {finding.found}", flush=True)
+        if finding.advice:
+            print(f"{'':<22} -> {finding.advice}", flush=True)
+        findings.append(finding)
+    return findings
+
+
+def can_run(findings: list[Finding]) -> bool:
+    """True when nothing that the course needs is missing."""
+    return all(finding.ok for finding in findings if finding.needed)
+
+
+def examine(nano: Path = NANO) -> Iterator[Finding]:
+    """The findings, one by one."""
+    yield python()
+    yield torch()
+    yield from packages()
+    yield nano_model(nano)
+    yield nano_model(NANO_EMAIL, "email model")
+    yield unsloth()
+    yield chromium()
+
+
+def python() -> Finding:
+    return Finding("Python", platform.python_version(), True)  # an older one cannot even import this package
+
+
+def torch() -> Finding:
+    """torch and the device it will train on."""
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: its shared libraries do not load
+        return Finding("torch", f"does not import: {error}", False, advice="run `make setup`")
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_properties(0)
+        return Finding("torch", f"{torch.__version__}, {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB", True)
+    advice = "a GPU is here, but this torch cannot use it: `make clean setup`" if has_nvidia_gpu() else ""
+    return Finding(
+        "torch", f"{torch.__version__}, CPU with {torch.get_num_threads()} threads", True, advice=advice
+    )
+
+
+def packages() -> Iterator[Finding]:
+    """The packages of pyproject.toml against their bounds: SHOWN always, others when they do not fit."""
+    from packaging.requirements import Requirement
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for requirement in map(Requirement, project["dependencies"]):
+        if requirement.name == "torch":
+            continue
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            version = None
+        ok = version is not None and requirement.specifier.contains(version, prereleases=True)
+        if ok and requirement.name in SHOWN:
+            yield Finding(requirement.name, version, True)
+        elif not ok:
+            bounds = f"{version or 'not installed'} (needed: {requirement.specifier})"
+            yield Finding(requirement.name, bounds, False, advice=f'pip install "{requirement}"')
+
+
+def nano_model(folder: Path, subject: str = "nano model") -> Finding:
+    """A nano base model's files against `SHA256SUMS` in its folder (lines of `sha256sum`)."""
+    sums = folder / "SHA256SUMS"
+    advice = f"get it back with `git checkout -- data/{folder.name}`, or build it with `python -m data {folder.name}`"
+    if not sums.exists():
+        return Finding(subject, f"{sums.name} is not in {folder}", False, advice=advice)
+    listed = [line.split(maxsplit=1) for line in sums.read_text().splitlines() if line]
+    wrong = [file for digest, file in listed if sha256(folder / file) != digest]
+    if wrong:
+        return Finding(subject, f"changed or missing: {', '.join(wrong)}", False, advice=advice)
+    return Finding(subject, f"intact, {len(listed)} files", True)
+
+
+def sha256(path: Path) -> str:
+    """The file's SHA-256 in hexadecimal; "" when there is no such file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def unsloth() -> Finding:
+    """Whether Unsloth imports. Asked of another process, since importing it changes classes of TRL."""
+    without = "plain transformers and PEFT are used instead"
+    run = subprocess.run([sys.executable, "-c", UNSLOTH_PROBE], capture_output=True, text=True, timeout=300)
+    if run.returncode == 0:
+        return Finding("Unsloth", run.stdout.splitlines()[-1], True, needed=False)
+    reason = run.stderr.strip().splitlines()[-1]
+    if "No module named 'unsloth" in reason:
+        advice = f"{without}; on Linux `make setup` installs it"
+        return Finding("Unsloth", "not installed", False, needed=False, advice=advice)
+    return Finding("Unsloth", f"does not import: {reason}", False, needed=False, advice=without)
+
+
+def find_chromium() -> str | None:
+    """The path of a Chromium or Chrome for the browser tests: $CHROMIUM, or the first on the search path."""
+    candidates = [os.environ.get("CHROMIUM", ""), *CHROMIUM]
+    return next((path for path in map(shutil.which, filter(None, candidates)) if path), None)
+
+
+def chromium() -> Finding:
+    path = find_chromium()
+    advice = "" if path else "only browser tests need it: `apt-get install chromium`, or set $CHROMIUM"
+    return Finding("Chromium", path or "not found", path is not None, needed=False, advice=advice)

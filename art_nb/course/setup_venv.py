@@ -1,0 +1,180 @@
+"""Makes .venv: the right build of torch first, then the package with its needs, then Unsloth.
+
+Run by the system's Python, so it knows only the standard library: `python3 -I art_nb/course/setup_venv.py`. It does
+nothing when .venv fits pyproject.toml, this file, this folder and this Python. With `--here` (Colab) it
+installs into the Python that runs it and keeps the torch and the Jupyter that are there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VENV = ROOT / ".venv"
+STAMP = VENV / "art_nb.json"
+UNFINISHED = {"unfinished": True}
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+JUPYTER = {"jupyterlab", "ipywidgets", "nbclient", "nbconvert"}  # Colab has its own
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What decides which packages fit: the operating system, an NVIDIA GPU, and whether CPU_INDEX answers."""
+
+    system: str
+    nvidia: bool
+    cpu_index: bool
+
+
+def look() -> Machine:
+    """Looks at this machine. Asks CPU_INDEX only where its answer matters (Linux without a GPU)."""
+    system, nvidia = platform.system(), has_nvidia_gpu()
+    return Machine(system, nvidia, system == "Linux" and not nvidia and answers(f"{CPU_INDEX}/torch/"))
+
+
+def has_nvidia_gpu() -> bool:
+    """True where NVIDIA's driver is: its first device, or its command, which WSL and Windows have alone."""
+    return Path("/dev/nvidia0").exists() or shutil.which("nvidia-smi") is not None
+
+
+def answers(url: str, timeout: float = 5.0) -> bool:
+    """True when `url` can be read within `timeout` seconds: pip would retry a dead index for minutes."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as page:
+            return page.status == 200
+    except (urllib.error.URLError, TimeoutError):
+        return False
+
+
+def torch_arguments(torch: str, machine: Machine) -> list[str]:
+    """pip's arguments for the build of torch that fits `machine`; `torch` is pyproject's pin, "torch==x.y.z".
+
+    On Linux, PyPI holds the CUDA build. Without a GPU the CPU build is asked for by its local version, so
+    that pip fails, rather than fetches gigabytes of CUDA, where neither CPU_INDEX nor an index of pip's own
+    configuration has it. Elsewhere (macOS, Windows) PyPI holds the CPU build.
+    """
+    if machine.system != "Linux" or machine.nvidia:
+        return [torch]
+    return [f"{torch}+cpu", *(["--extra-index-url", CPU_INDEX] if machine.cpu_index else [])]
+
+
+def unsloth_arguments(pins: list[str], torch: str, machine: Machine) -> list[str]:
+    """pip's arguments for Unsloth, [] where it is not used; `pins` is pyproject's extra `unsloth`.
+
+    Its CPU backend needs nothing beyond ours, and refuses to start beside the torchvision and xformers that a
+    normal install would bring, hence --no-deps. With a GPU it needs those, built for our torch.
+    """
+    if machine.system != "Linux":
+        return []
+    return [*pins, torch] if machine.nvidia else ["--no-deps", *pins]
+
+
+def name_of(requirement: str) -> str:
+    """The package's name in a requirement: "trl>=1.13,<=1.15.0" -> "trl"."""
+    return re.match(r"[\w.-]+", requirement)[0]
+
+
+def wanted_stamp(project: bytes, script: bytes) -> dict:
+    """What a fitting .venv was made from; compared with the stamp that it holds."""
+    return {
+        "python": platform.python_version(),
+        "folder": str(ROOT),
+        "nvidia": has_nvidia_gpu(),
+        "content": hashlib.sha256(project + script).hexdigest(),
+    }
+
+
+def pip(python: Path | str, what: str, arguments: list[str], log: Path) -> None:
+    """Runs pip with its output in `log` and a sign of life here; ends the program when pip fails."""
+    print(f"  {what} ", end="", flush=True)
+    start = time.monotonic()
+    with log.open("a") as out:
+        # --no-compile: compiling all modules now, not the few that are imported, doubles the time.
+        command = [str(python), "-m", "pip", "install", "--no-compile", *arguments]
+        out.write(f"\n$ {' '.join(command)}\n")
+        out.flush()
+        with subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as run:
+            while True:
+                try:
+                    code = run.wait(timeout=10)
+                    break
+                except subprocess.TimeoutExpired:
+                    print(".", end="", flush=True)
+    print(f" {time.monotonic() - start:.0f} s", flush=True)
+    if code:
+        tail = "\n".join(f"    {line}" for line in log.read_text().splitlines()[-15:])
+        sys.exit(f"{tail}\nInstalling {what} failed; pip's whole output is in {log}.")
+
+
+def make_venv(project: dict, found: dict, stamp: dict) -> None:
+    """Builds or renews .venv.
+
+    Until the end its stamp is UNFINISHED. Such a .venv is built anew, since pip takes a package that it was
+    stopped in for whole.
+    """
+    machine = look()
+    if found == UNFINISHED or any(found.get(key, stamp[key]) != stamp[key] for key in ("python", "folder")):
+        shutil.rmtree(VENV)
+    VENV.mkdir(exist_ok=True)
+    STAMP.write_text(json.dumps(UNFINISHED))
+    print(f"Setting up {VENV.name} with Python {stamp['python']} (a few minutes, once):", flush=True)
+    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    torch, log = project["dependencies"][0], VENV / "setup.log"
+    pip(python, "torch", torch_arguments(torch, machine), log)
+    pip(python, "the package and its needs", ["-e", f"{ROOT}[dev]"], log)
+    unsloth = unsloth_arguments(project["optional-dependencies"]["unsloth"], torch, machine)
+    if unsloth:
+        pip(python, "Unsloth", unsloth, log)
+    STAMP.write_text(json.dumps(stamp, indent=1) + "\n")
+
+
+def install_here(project: dict) -> None:
+    """Installs into the running Python what it lacks; a torch that is there stays."""
+    machine = look()
+    torch, *others = project["dependencies"]
+    python, log = sys.executable, ROOT / "setup.log"
+    if importlib.util.find_spec("torch") is None:
+        pip(python, "torch", torch_arguments(torch, machine), log)
+    else:
+        torch = f"torch=={importlib.metadata.version('torch')}"
+    needs = [requirement for requirement in others if name_of(requirement) not in JUPYTER]
+    pip(python, "what the package needs", [*needs, torch], log)
+    pip(python, "the package", ["--no-deps", "-e", str(ROOT)], log)
+    unsloth = unsloth_arguments(project["optional-dependencies"]["unsloth"], torch, machine)
+    if unsloth:
+        pip(python, "Unsloth", unsloth, log)
+
+
+def main(arguments: list[str]) -> None:
+    project_file = (ROOT / "pyproject.toml").read_bytes()
+    project = tomllib.loads(project_file.decode())["project"]
+    if arguments == ["--here"]:
+        install_here(project)
+        return
+    found = json.loads(STAMP.read_text()) if STAMP.exists() else {}
+    stamp = wanted_stamp(project_file, Path(__file__).read_bytes())
+    if found != stamp:
+        make_venv(project, found, stamp)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit("\nStopped.")

@@ -1,0 +1,156 @@
+"""A group: trajectories of one scenario, or rollouts still to run that will give them."""
+
+import traceback
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
+from typing import Any, TypeVar
+
+import pydantic
+from openai.types.chat.chat_completion import Choice
+
+from art_nb.rollouts.gathering import Gathering, current, in_order
+from art_nb.trajectories.trajectory import MetadataValue, Trajectory
+
+T = TypeVar("T")
+
+
+class PydanticException(pydantic.BaseModel):
+    """An exception kept as text, so that it can be saved: its class, its message and its traceback."""
+
+    type: str
+    message: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> "PydanticException":
+        """The record of `error`."""
+        text = "".join(traceback.format_exception(error))
+        return cls(
+            type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error), traceback=text
+        )
+
+
+class TrajectoryGroup(pydantic.BaseModel):
+    """Trajectories of one scenario. Made of trajectories, or of rollouts still to run:
+
+        group = await TrajectoryGroup(rollout(model, scenario) for _ in range(8))
+
+    A group of rollouts must be awaited, or handed to `gather_trajectory_groups`, which runs many at once.
+    Trajectories keep the order of the rollouts. One that raised is left out and described in `exceptions`.
+
+    exceptions: further exceptions to keep with the group.
+    metadata, metrics, logs: as of a Trajectory, for the group as a whole.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="strings")
+
+    trajectories: list[Trajectory]
+    exceptions: list[PydanticException] = []
+    metadata: dict[str, MetadataValue] = {}
+    metrics: dict[str, float | int | bool] = {}
+    logs: list[str] = []
+
+    def __new__(cls, trajectories: Iterable[Any] = (), **options: Any) -> "TrajectoryGroup | PendingGroup":
+        items = list(trajectories)
+        if any(isinstance(item, Awaitable) for item in items):
+            return PendingGroup(cls, items, options)
+        group = super().__new__(cls)
+        group.__dict__["_given"] = items  # for __init__, for which a generator would be spent by now
+        return group
+
+    def __init__(
+        self,
+        trajectories: Iterable[Trajectory | BaseException] | Iterable[Awaitable[Trajectory]],
+        *,
+        exceptions: Iterable[BaseException] = (),
+        metadata: dict[str, MetadataValue] | None = None,
+        metrics: dict[str, float | int | bool] | None = None,
+        logs: list[str] | None = None,
+    ) -> None:
+        given = self.__dict__.pop("_given")
+        raised = [*(item for item in given if isinstance(item, BaseException)), *exceptions]
+        super().__init__(
+            trajectories=[item for item in given if not isinstance(item, BaseException)],
+            exceptions=[PydanticException.of(e) if isinstance(e, BaseException) else e for e in raised],
+            metadata=metadata or {},
+            metrics=metrics or {},
+            logs=logs or [],
+        )
+
+    def log(self, message: str) -> None:
+        """Add a line to `logs`."""
+        self.logs.append(message)
+
+    def __iter__(self) -> Iterator[Trajectory]:
+        return iter(self.trajectories)
+
+    def __len__(self) -> int:
+        return len(self.trajectories)
+
+
+class PendingGroup:
+    """A group whose rollouts are still to run; awaiting it runs them and gives the TrajectoryGroup."""
+
+    def __init__(self, group_class: type[TrajectoryGroup], items: list[Any], options: dict[str, Any]) -> None:
+        self._group_class, self._items, self._options = group_class, items, options
+        self._num_trajectories = len(items)
+
+    def __await__(self) -> Generator[Any, None, TrajectoryGroup]:
+        return self._run().__await__()
+
+    async def _run(self) -> TrajectoryGroup:
+        gathering = current()
+        results = await in_order(self._result(item, gathering) for item in self._items)
+        return self._group_class(results, **self._options)
+
+    async def _result(self, item: Any, gathering: Gathering) -> Any:
+        return await attempt(item, gathering, one_trajectory) if isinstance(item, Awaitable) else item
+
+    def close(self) -> None:
+        """Give the group up without running it."""
+        for item in self._items:
+            if hasattr(item, "close"):
+                item.close()
+
+
+async def attempt(
+    awaitable: Awaitable[Any], gathering: Gathering, checked: Callable[[Any], T]
+) -> T | Exception:
+    """Await a rollout and report it. Returns `checked` of its result, or the exception that it raised.
+
+    Raises: the exception, when it is one too many. Cancelling and KeyboardInterrupt propagate.
+    """
+    with gathering.running():
+        try:
+            result = checked(await awaitable)
+        except Exception as error:
+            gathering.failed(error)
+            return error
+    trajectories = [result] if isinstance(result, Trajectory) else list(result)
+    for trajectory in trajectories:
+        count_completion_tokens(trajectory)
+    gathering.finished(trajectories, steps=len(trajectories) if isinstance(result, TrajectoryGroup) else 1)
+    return result
+
+
+def one_trajectory(result: Any) -> Trajectory:
+    """Raises: TypeError when a rollout gave something else."""
+    if not isinstance(result, Trajectory):
+        raise TypeError(
+            f"a rollout returned {type(result).__name__}, expected a Trajectory; "
+            "does it end with `return trajectory`?"
+        )
+    return result
+
+
+def count_completion_tokens(trajectory: Trajectory) -> None:
+    """Set metrics["completion_tokens"]: sampled tokens per turn, a mean; unset when no turn says how many."""
+    counts = [count for choice in trajectory.choices() if (count := _tokens_in(choice)) is not None]
+    if counts:
+        trajectory.metrics["completion_tokens"] = sum(counts) / len(counts)
+
+
+def _tokens_in(choice: Choice) -> int | None:
+    if choice.logprobs:
+        return len(choice.logprobs.content or choice.logprobs.refusal or [])
+    ids = getattr(choice, "token_ids", None)
+    return None if ids is None else len(ids)
