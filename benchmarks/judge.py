@@ -91,9 +91,10 @@ def game(player: Player, seed: int) -> art.Trajectory:
 
 async def model_policies(folder: str, base: str) -> dict[str, Policy]:
     """How a base model plays each task."""
-    from benchmarks import rollout, rollout_email, time_to_skill
+    from benchmarks import rollout_email, time_to_skill
+    from benchmarks.gathering import registered
 
-    model = await rollout.registered(folder, base, Path(base).name)
+    model = await registered(folder, base, Path(base).name)
     return {
         "email_search": lambda scenario, seed: rollout_email.rollout(model, scenario),
         "game_2048": lambda scenario, seed: time_to_skill.rollout(model, scenario, by_tool=False),

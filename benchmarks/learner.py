@@ -26,8 +26,9 @@ from transformers import AutoTokenizer, TrainerCallback
 import art_nb as art
 from art_nb.training.policy import Policy
 from art_nb.training.sequences import TokenSequence, build_sequences
+from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
-from benchmarks.rollout import BASE, play, registered
+from benchmarks.rollout import play
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
 
 CONFIG = art.TrainConfig(learning_rate=1e-4)

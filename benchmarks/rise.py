@@ -16,8 +16,8 @@ from statistics import NormalDist, fmean, stdev
 
 import art_nb as art
 from art_nb.tasks.game_2048 import scenarios
+from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
-from benchmarks.rollout import BASE, registered
 from benchmarks.time_to_skill import GROUPS, SIZE, rollout
 
 STEPS, GAMES = 12, 200

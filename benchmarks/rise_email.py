@@ -20,8 +20,8 @@ from statistics import NormalDist, fmean, stdev
 
 import art_nb as art
 from art_nb.tasks.email_search import Scenario, scenarios
+from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
-from benchmarks.rollout import registered
 from benchmarks.rollout_email import EMAIL_BASE, rollout
 
 STEPS, GROUPS, SIZE = 45, 16, 8  # groups a step, searches in a group

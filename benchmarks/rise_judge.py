@@ -17,8 +17,8 @@ from statistics import fmean
 import art_nb as art
 from art_nb.rewards import RubricJudge, ruler_score_group
 from art_nb.tasks.game_2048 import Game, outcome_reward, scenarios
+from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
-from benchmarks.rollout import BASE, registered
 
 STEPS, GAMES, GROUPS, SIZE, WINNING_TILE = 12, 400, 4, 16, 64
 JUDGE = RubricJudge("game_2048")

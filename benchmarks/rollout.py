@@ -7,9 +7,9 @@ run: same base model and adapter, prompts, tool schema and tool results, limit o
 after exactly 40 turns, or at an answer without a tool call, because TRL's loop can't go on from there
 (`turns` says how long they were in the mean). It stops if the two sides did not read the same prompts.
 
-`turn_cost_ratio`: a second measurement, of ours alone: the mean seconds of turns 78 to 82 over those of turns
-8 to 12, in 64 games of 82 turns. A turn lasts from a game's answer before to its answer, with all games in
-parallel; here a malformed answer ends no game, so that late turns do not look cheap because games are missing.
+`turn_cost_ratio`: a second measurement, of ours alone: what turn 80 of 64 games costs over what turn 10 of 64 others does.
+The two sets are played in turn, around those turns, and the ratio is the median of nine pairs. A malformed answer ends no
+game there, so that late turns do not look cheap because games are missing.
 
 `python -m benchmarks.rollout --task email` races on the email task: see benchmarks/rollout_email.py.
 """
@@ -21,17 +21,17 @@ import asyncio
 import json
 import tempfile
 import time
-from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable
-from pathlib import Path
+from statistics import median
+
+from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment
+from benchmarks import rollout_email
+from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
 from benchmarks.result import print_result, say
-from benchmarks.stock_trl import GRPOTrainer, stock_policy, stock_trainer
 
 MAX_TOKENS = 16  # of one answer; a move takes 5
-BASE = Path(__file__).resolve().parent.parent / "data" / "nano"
 
 
 class EndlessEnvironment(Game2048Environment):
@@ -52,37 +52,46 @@ class EndlessEnvironment(Game2048Environment):
     move.__doc__ = Game2048Environment.move.__doc__  # the tool's schema is made from it
 
 
-async def play(
-    model: art.TrainableModel, seed: int, turns: int, clock: dict[int, list[float]] | None = None
-) -> art.Trajectory:
-    """One game of `turns` turns, as TRL's loop plays it.
+class Play:
+    """A game as TRL's loop plays it, turn by turn.
 
-    clock: is given the seconds of turn k under k, counted from 1. With it, a malformed answer does not end the game:
-      the board is shown again, so that as many games are played at the last turn as at the first.
+    goes_on: after a malformed answer the board is shown again and the game goes on, where TRL's loop ends. So there are as
+    many games at a late turn as at an early one.
     """
-    environment = EndlessEnvironment()
-    first = {"role": "user", "content": environment.reset(seed=seed)}
-    trajectory = art.Trajectory(messages_and_choices=[first])
-    client, before = model.openai_client(), time.perf_counter()
-    for turn in range(1, turns + 1):
-        completion = await client.chat.completions.create(
-            model=model.get_inference_name(),
-            messages=trajectory.messages(),
+
+    def __init__(self, model: art.TrainableModel, seed: int, goes_on: bool = False):
+        self.model, self.goes_on, self.environment = model, goes_on, EndlessEnvironment()
+        first = {"role": "user", "content": self.environment.reset(seed=seed)}
+        self.trajectory = art.Trajectory(messages_and_choices=[first])
+        self.client = model.openai_client()
+
+    async def turn(self) -> bool:
+        """One answer, and what the game says to it. Returns whether there is a next turn."""
+        completion = await self.client.chat.completions.create(
+            model=self.model.get_inference_name(),
+            messages=self.trajectory.messages(),
             tools=[MOVE_TOOL],
             max_tokens=MAX_TOKENS,
         )
-        now = time.perf_counter()
-        if clock is not None:
-            clock[turn].append(now - before)
-        choice, before = completion.choices[0], now
-        trajectory.messages_and_choices.append(choice)
+        choice = completion.choices[0]
         calls = choice.message.tool_calls or []
-        if turn == turns or not (calls or clock is not None):
+        again = [{"role": "user", "content": self.environment.game.render()}] if self.goes_on else []
+        said = [tool_message(self.environment, call) for call in calls] or again
+        self.trajectory.messages_and_choices += [choice, *said]
+        return bool(said)
+
+
+async def play(model: art.TrainableModel, seed: int, turns: int) -> art.Trajectory:
+    """One game of at most `turns` turns; it ends with an answer, as TRL's does."""
+    game = Play(model, seed)
+    for _ in range(turns):
+        if not await game.turn():
             break
-        again = {"role": "user", "content": environment.game.render()}
-        trajectory.messages_and_choices += [tool_message(environment, call) for call in calls] or [again]
-    trajectory.reward = environment.get_reward()
-    return trajectory
+    else:
+        while not isinstance(game.trajectory.messages_and_choices[-1], Choice):
+            game.trajectory.messages_and_choices.pop()
+    game.trajectory.reward = game.environment.get_reward()
+    return game.trajectory
 
 
 def tool_message(environment: EndlessEnvironment, call) -> dict:
@@ -97,34 +106,9 @@ def tool_message(environment: EndlessEnvironment, call) -> dict:
     return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 
-async def registered(folder: str, base: str, name: str, seed: int = 0) -> art.TrainableModel:
-    """A model ready for rollouts that keeps its files in `folder`."""
-    from art_nb.local import LocalBackend
-
-    model = art.TrainableModel(name=name, project="benchmarks", base_model=str(base))
-    await model.register(LocalBackend(path=folder, seed=seed))
-    return model
-
-
-async def gather(groups: Iterable[Iterable[Coroutine]]) -> dict:
-    """Runs the rollouts of all groups; returns speed, turns, first prompts, and the trajectories."""
-    started = time.perf_counter()
-    gathered = await art.gather_trajectory_groups([art.TrajectoryGroup(group) for group in groups], pbar_desc=None)
-    seconds = time.perf_counter() - started
-    trajectories = [trajectory for group in gathered for trajectory in group]
-    answers = [trajectory.choices() for trajectory in trajectories]
-    return {
-        "tokens": sum(len(choice.token_ids) for rollout in answers for choice in rollout),
-        "seconds": seconds,
-        "turns": sum(map(len, answers)) / len(answers),
-        "prompts": [rollout[0].prompt_token_ids for rollout in answers],
-        "trajectories": trajectories,
-    }
-
-
-def games(model: art.TrainableModel, groups: int, size: int, turns: int, clock: dict | None = None) -> list:
+def games(model: art.TrainableModel, groups: int, size: int, turns: int) -> list:
     """Groups of games to be played, each group from a seed of its own."""
-    return [[play(model, seed, turns, clock) for _ in range(size)] for seed in range(groups)]
+    return [[play(model, seed, turns) for _ in range(size)] for seed in range(groups)]
 
 
 async def measure_ours(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
@@ -133,35 +117,26 @@ async def measure_ours(folder: str, base: str, groups: int, size: int, turns: in
     return await gather(games(await registered(folder, base, "model"), groups, size, turns))
 
 
-async def turn_costs(folder: str, base: str, groups: int, size: int, late: int, early: int = 10) -> dict:
-    """Mean seconds of the five turns around `early` and around `late`, and their ratio."""
-    clock: dict[int, list[float]] = defaultdict(list)
-    await gather(games(await registered(folder, base, "long"), groups, size, late + 2, clock))
-    seconds = []
-    for middle in (early, late):
-        around = [s for turn in range(middle - 2, middle + 3) for s in clock[turn]]
-        seconds.append(sum(around) / len(around))
-    return {f"turn_{early}_s": seconds[0], f"turn_{late}_s": seconds[1], "turn_cost_ratio": seconds[1] / seconds[0]}
+async def turn_costs(folder: str, base: str, games: int, late: int, early: int = 10, pairs: int = 9) -> dict:
+    """Median seconds that a turn of all games takes at turn `early` and at turn `late`, and the median of their ratio.
 
+    Two sets of games are played up to those turns, and from there on in turn, one turn of each: a machine that is slower for
+    a while is slower for both.
+    """
+    model = await registered(folder, base, "long")
+    sets = {first: [Play(model, first + seed, goes_on=True) for seed in range(games)] for first in (early, late)}
 
-class TimedTrainer(GRPOTrainer):
-    """Stock TRL that notes what its generation phase took and gave."""
-
-    def _generate(self, prompts: list) -> tuple:
+    async def turn(first: int) -> float:
         started = time.perf_counter()
-        generated = super()._generate(prompts)
-        seconds = time.perf_counter() - started
-        prompt_ids, completion_ids, sampled, messages = generated[:4]
-        answers = [sum(message["role"] == "assistant" for message in game) for game in messages]
-        self.measured = {
-            "tokens": sum(map(sum, sampled)),
-            "seconds": seconds,
-            "turns": sum(answers) / len(answers),
-            "prompts": prompt_ids,
-            "games": [a + b for a, b in zip(prompt_ids, completion_ids, strict=True)],
-            "messages": messages,
-        }
-        return generated
+        await asyncio.gather(*(game.turn() for game in sets[first]))
+        return time.perf_counter() - started
+
+    for first in sets:
+        for _ in range(first - 1 - pairs // 2):
+            await turn(first)
+    seconds = [(await turn(early), await turn(late)) for _ in range(pairs)]
+    cost = {f"turn_{first}_s": median(each) for first, each in zip(sets, zip(*seconds, strict=True), strict=True)}
+    return cost | {"turn_cost_ratio": median(b / a for a, b in seconds)}
 
 
 def measure_stock(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
@@ -170,47 +145,12 @@ def measure_stock(folder: str, base: str, groups: int, size: int, turns: int) ->
     return stock_generation(folder, base, seeds, size, EndlessEnvironment, turns, MAX_TOKENS)
 
 
-def stock_generation(
-    folder: str, base: str, columns: list[dict], size: int, environment: Callable, turns: int, max_tokens: int
-) -> dict:
-    """What stock TRL's generation phase takes and gives, after a short one has warmed torch up.
-
-    columns: one dict per group, what its environments' `reset` is told. turns: answers in a rollout, at most.
-    """
-    policy = stock_policy(base, seed=0)
-    rows = [{"prompt": [{"role": "user", "content": ""}], **column} for column in columns]
-    trainer = stock_trainer(
-        policy, folder, rows, trainer_class=TimedTrainer, environment=environment,
-        per_device_train_batch_size=len(rows) * size, num_generations=size,
-        # TRL has one limit for a whole rollout, here the context, and hands this one on to `generate` for each turn.
-        max_completion_length=policy.model.config.max_position_embeddings,
-        generation_kwargs={"max_new_tokens": max_tokens},
-    )  # fmt: skip
-    trainer.model.train()
-    for length in (2, turns):
-        trainer.max_tool_calling_iterations = length - 1
-        trainer._generate_and_score_completions([row for row in rows for _ in range(size)])
-    return trainer.measured | {"environments": trainer.environments}
-
-
-def compared(ours: dict, stock: dict) -> dict:
-    """The ratio of speeds, and each side's numbers. Raises: SystemExit when the sides read different prompts."""
-    if ours["prompts"] != stock["prompts"]:
-        raise SystemExit("the two sides read different prompts: what they measured can't be compared")
-    speeds = {"ours": ours["tokens"] / ours["seconds"], "stock": stock["tokens"] / stock["seconds"]}
-    result = {"ratio": speeds["ours"] / speeds["stock"]}
-    for side, numbers in (("ours", ours), ("stock", stock)):
-        result[f"{side}_tokens_per_s"] = speeds[side]
-        result |= {f"{side}_{key}": numbers[key] for key in ("tokens", "seconds", "turns")}
-    return result
-
-
 def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         say(f"ours: {groups * size} games of {turns} turns")
         ours = asyncio.run(measure_ours(folder, base, groups, size, turns))
-        say(f"ours: {groups * size} games of {late + 2} turns")
-        costs = asyncio.run(turn_costs(folder, base, groups, size, late))
+        say(f"ours: turn {late} of {groups * size} games against turn 10 of as many")
+        costs = asyncio.run(turn_costs(folder, base, groups * size, late))
         say(f"stock TRL: {groups * size} games of {turns} turns")
         stock = measure_stock(folder, base, groups, size, turns)
     return compared(ours, stock) | costs
@@ -228,8 +168,6 @@ def main() -> None:
     if a.task == "2048":
         print_result("rollout", lambda: measure(a.base or str(BASE), a.groups or 8, a.size, a.game_turns, a.turns))
     else:
-        from benchmarks import rollout_email
-
         base = a.base or str(rollout_email.EMAIL_BASE)
         print_result("rollout_email", lambda: rollout_email.measure(base, a.groups or 16, a.size))
 

@@ -27,8 +27,8 @@ from art_nb.tasks.email_search.environment import (
     first_message,
     scenarios,
 )
+from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
 from benchmarks.result import say
-from benchmarks.rollout import BASE, compared, gather, registered, stock_generation
 
 EMAIL_BASE = BASE.with_name("nano_email")
 MAX_TOKENS = 48  # of one answer; a call takes 10 to 35

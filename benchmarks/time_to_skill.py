@@ -30,8 +30,9 @@ from transformers import TrainerCallback
 
 import art_nb as art
 from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment, outcome_reward, scenarios
+from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
-from benchmarks.rollout import BASE, MAX_TOKENS, registered
+from benchmarks.rollout import MAX_TOKENS
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
 
 WINNING_TILE = 128

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from art_nb.tasks.game_2048 import MOVE_TOOL
-from benchmarks import learner, rollout, time_to_skill
+from benchmarks import gathering, learner, rollout, time_to_skill
 from benchmarks.result import print_result
 
 BASE = str(rollout.BASE)
@@ -42,7 +42,7 @@ def test_stock_trl_reads_what_our_client_would_send(tmp_path):
     stock = rollout.measure_stock(str(tmp_path), BASE, groups=2, size=2, turns=3)
     ours = asyncio.run(rollout.measure_ours(str(tmp_path), BASE, groups=2, size=2, turns=3))
     assert ours["prompts"] == stock["prompts"]
-    tokenizer = rollout.stock_policy(BASE, seed=0).tokenizer
+    tokenizer = gathering.stock_policy(BASE, seed=0).tokenizer
     for prompt, game, messages in zip(stock["prompts"], stock["games"], stock["messages"], strict=True):
         text = tokenizer.decode(prompt).split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
         conversation = [{"role": "user", "content": text}, *messages]

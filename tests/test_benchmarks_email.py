@@ -11,7 +11,7 @@ from test_benchmarks import printed
 import art_nb as art
 from art_nb.inference.chat import Answer, check, completion
 from art_nb.tasks.email_search import environment as task
-from benchmarks import rise_email, rollout, rollout_email
+from benchmarks import gathering, rise_email, rollout, rollout_email
 
 QUESTIONS = task.scenarios("train", 2)
 
@@ -83,7 +83,7 @@ def test_a_rollout_ends_at_the_limit_of_turns():
 
 def test_stock_trl_reads_what_our_client_sends(tmp_path, monkeypatch):
     """The same answers are put in the model's mouth on both sides; stock is asked once more after the last call."""
-    tokenizer = rollout.stock_policy(str(rollout_email.EMAIL_BASE), seed=0).tokenizer
+    tokenizer = gathering.stock_policy(str(rollout_email.EMAIL_BASE), seed=0).tokenizer
     turns = iter([*zip(*map(calls_for, QUESTIONS), strict=True), (None, None)])
 
     def said(trainer, prompt_ids, *_, **__):
@@ -91,7 +91,7 @@ def test_stock_trl_reads_what_our_client_sends(tmp_path, monkeypatch):
             return [tokenizer.encode("done<|im_end|>")] * len(prompt_ids), None
         return [tokenizer.encode(f"{written(call)}<|im_end|>") for call in next(turns) for _ in range(2)], None
 
-    monkeypatch.setattr(rollout.TimedTrainer, "_generate_single_turn", said)
+    monkeypatch.setattr(gathering.TimedTrainer, "_generate_single_turn", said)
     stock = rollout_email.measure_stock(str(tmp_path), str(rollout_email.EMAIL_BASE), QUESTIONS, 2)
     assert (stock["turns"], stock["answered"]) == (4, 1)
     twice = [question for question in QUESTIONS for _ in range(2)]

@@ -11,6 +11,8 @@ A number that is not finite is written as "NaN", "Infinity" or "-Infinity"; Pyth
 Number() read these. Per-token numbers are rounded to six places.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -31,7 +33,7 @@ def json_number(value: float | int | bool) -> float | int | str:
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-def encode(trajectory: "Trajectory", **place: Any) -> dict[str, Any]:
+def encode(trajectory: Trajectory, **place: Any) -> dict[str, Any]:
     """The record of a trajectory. place: step, split, group, index, advantage (None: mean over tokens)."""
     rewards = _turn_rewards(trajectory)
     turns = [_turn(item, rewards) for item in trajectory.messages_and_choices]
@@ -74,11 +76,11 @@ def _json_fact(value: Any) -> Any:
     return json_number(value) if isinstance(value, float) else value
 
 
-def _choices(trajectory: "Trajectory") -> list[Choice]:
+def _choices(trajectory: Trajectory) -> list[Choice]:
     return [c for history in (trajectory, *trajectory.additional_histories) for c in history.choices()]
 
 
-def _turn_rewards(trajectory: "Trajectory") -> Iterator[float] | None:
+def _turn_rewards(trajectory: Trajectory) -> Iterator[float] | None:
     if trajectory.turn_rewards is None:
         return None
     given, needed = len(trajectory.turn_rewards), len(_choices(trajectory))
@@ -89,7 +91,7 @@ def _turn_rewards(trajectory: "Trajectory") -> Iterator[float] | None:
     return iter(trajectory.turn_rewards)
 
 
-def _mean_advantage(trajectory: "Trajectory") -> float | None:
+def _mean_advantage(trajectory: Trajectory) -> float | None:
     advantages = [a for c in _choices(trajectory) for a in getattr(c, "token_advantages", None) or []]
     return sum(advantages) / len(advantages) if advantages else None
 

@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 from openai.types.chat.chat_completion import Choice
 
-from art_nb.trajectories import records
+from art_nb.trajectories.records import decode, encode
 from art_nb.types import Messages, MessagesAndChoices, Tools
 
 MetadataValue = float | int | str | bool | None
@@ -119,12 +119,12 @@ class Trajectory(History):
         advantage: None takes the mean over the tokens that were trained on, if any.
         Raises: ValueError when `turn_rewards` does not have one entry per Choice.
         """
-        return records.encode(self, step=step, split=split, group=group, index=index, advantage=advantage)
+        return encode(self, step=step, split=split, group=group, index=index, advantage=advantage)
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> "Trajectory":
         """The trajectory of a record. Its choices have `token_texts`, `token_logprobs`, but no token ids."""
-        return cls(**records.decode(record))
+        return cls(**decode(record))
 
     def __str__(self) -> str:
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"

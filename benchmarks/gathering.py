@@ -1,0 +1,92 @@
+"""The two sides of a race in gathering, whatever the task: rollouts by the public API, and stock TRL's generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
+
+import art_nb as art
+from benchmarks.stock_trl import GRPOTrainer, stock_policy, stock_trainer
+
+BASE = Path(__file__).resolve().parent.parent / "data" / "nano"
+
+
+async def registered(folder: str, base: str, name: str, seed: int = 0) -> art.TrainableModel:
+    """A model ready for rollouts that keeps its files in `folder`."""
+    from art_nb.local import LocalBackend
+
+    model = art.TrainableModel(name=name, project="benchmarks", base_model=str(base))
+    await model.register(LocalBackend(path=folder, seed=seed))
+    return model
+
+
+async def gather(groups: Iterable[Iterable[Coroutine]]) -> dict:
+    """Runs the rollouts of all groups; returns speed, turns, first prompts, and the trajectories."""
+    started = time.perf_counter()
+    gathered = await art.gather_trajectory_groups([art.TrajectoryGroup(group) for group in groups], pbar_desc=None)
+    seconds = time.perf_counter() - started
+    trajectories = [trajectory for group in gathered for trajectory in group]
+    answers = [trajectory.choices() for trajectory in trajectories]
+    return {
+        "tokens": sum(len(choice.token_ids) for rollout in answers for choice in rollout),
+        "seconds": seconds,
+        "turns": sum(map(len, answers)) / len(answers),
+        "prompts": [rollout[0].prompt_token_ids for rollout in answers],
+        "trajectories": trajectories,
+    }
+
+
+class TimedTrainer(GRPOTrainer):
+    """Stock TRL that notes what its generation phase took and gave."""
+
+    def _generate(self, prompts: list) -> tuple:
+        started = time.perf_counter()
+        generated = super()._generate(prompts)
+        seconds = time.perf_counter() - started
+        prompt_ids, completion_ids, sampled, messages = generated[:4]
+        answers = [sum(message["role"] == "assistant" for message in game) for game in messages]
+        self.measured = {
+            "tokens": sum(map(sum, sampled)),
+            "seconds": seconds,
+            "turns": sum(answers) / len(answers),
+            "prompts": prompt_ids,
+            "games": [a + b for a, b in zip(prompt_ids, completion_ids, strict=True)],
+            "messages": messages,
+        }
+        return generated
+
+
+def stock_generation(
+    folder: str, base: str, columns: list[dict], size: int, environment: Callable, turns: int, max_tokens: int
+) -> dict:
+    """What stock TRL's generation phase takes and gives, after a short one has warmed torch up.
+
+    columns: one dict per group, what its environments' `reset` is told. turns: answers in a rollout, at most.
+    """
+    policy = stock_policy(base, seed=0)
+    rows = [{"prompt": [{"role": "user", "content": ""}], **column} for column in columns]
+    trainer = stock_trainer(
+        policy, folder, rows, trainer_class=TimedTrainer, environment=environment,
+        per_device_train_batch_size=len(rows) * size, num_generations=size,
+        # TRL has one limit for a whole rollout, here the context, and hands this one on to `generate` for each turn.
+        max_completion_length=policy.model.config.max_position_embeddings,
+        generation_kwargs={"max_new_tokens": max_tokens},
+    )  # fmt: skip
+    trainer.model.train()
+    for length in (2, turns):
+        trainer.max_tool_calling_iterations = length - 1
+        trainer._generate_and_score_completions([row for row in rows for _ in range(size)])
+    return trainer.measured | {"environments": trainer.environments}
+
+
+def compared(ours: dict, stock: dict) -> dict:
+    """The ratio of speeds, and each side's numbers. Raises: SystemExit when the sides read different prompts."""
+    if ours["prompts"] != stock["prompts"]:
+        raise SystemExit("the two sides read different prompts: what they measured can't be compared")
+    speeds = {"ours": ours["tokens"] / ours["seconds"], "stock": stock["tokens"] / stock["seconds"]}
+    result = {"ratio": speeds["ours"] / speeds["stock"]}
+    for side, numbers in (("ours", ours), ("stock", stock)):
+        result[f"{side}_tokens_per_s"] = speeds[side]
+        result |= {f"{side}_{key}": numbers[key] for key in ("tokens", "seconds", "turns")}
+    return result
