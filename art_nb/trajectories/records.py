@@ -15,12 +15,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from openai.types.chat.chat_completion import Choice
 
-if TYPE_CHECKING:
-    from art_nb.trajectories.trajectory import Trajectory
+
+class Trajectory(Protocol):
+    """What a record takes from a trajectory; the class itself is in `trajectory`, which imports this module."""
+
+    messages_and_choices: list[Any]
+    additional_histories: list[Any]
+    reward: float
+    turn_rewards: list[float] | None
+    metrics: dict[str, Any]
+    metadata: dict[str, Any]
+    logs: list[str]
+
+    def choices(self) -> list[Choice]: ...
 
 
 def json_number(value: float | int | bool) -> float | int | str:
