@@ -1,0 +1,82 @@
+"""The rules of tic-tac-toe, a position as text, and which positions a game may open with.
+
+A board is a string of nine cells, row by row: "x", "o" or "." for an empty one. x moves first, so the board says whose turn
+it is. Squares are numbered 1 to 9 in the same order.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+Board = str
+
+EMPTY: Board = "." * 9
+LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
+SQUARES = tuple("123456789")
+_TURNED = (6, 3, 0, 7, 4, 1, 8, 5, 2)  # by a quarter, clockwise
+_MIRRORED = (2, 1, 0, 5, 4, 3, 8, 7, 6)
+
+
+def to_move(board: Board) -> str:
+    """"x" or "o"."""
+    return "x" if board.count("x") == board.count("o") else "o"
+
+
+def winner(board: Board) -> str | None:
+    """"x" or "o" if one has three in a line."""
+    return next((board[a] for a, b, c in LINES if board[a] != "." and board[a] == board[b] == board[c]), None)
+
+
+def legal_moves(board: Board) -> list[str]:
+    """The empty squares; none once the game is over."""
+    return [] if winner(board) else [square for square, cell in zip(SQUARES, board, strict=True) if cell == "."]
+
+
+def after_move(board: Board, square: str) -> Board:
+    """The board after a legal move. Raises: ValueError if it is illegal."""
+    if square not in legal_moves(board):
+        raise ValueError(f"{square!r} is no empty square of {board!r}; those are {legal_moves(board)}")
+    cell = SQUARES.index(square)
+    return board[:cell] + to_move(board) + board[cell + 1 :]
+
+
+def render(board: Board) -> str:
+    """The board as the model reads it: whose turn it is, then three rows.
+
+    x to move
+    x . o
+    . . .
+    . . .
+    """
+    rows = (" ".join(board[i : i + 3]) for i in (0, 3, 6))
+    return f"{to_move(board)} to move\n" + "\n".join(rows)
+
+
+def same_by_symmetry(board: Board) -> Board:
+    """One name for a board and all that it becomes when it is turned or mirrored: the first of them in the alphabet."""
+    alike = []
+    for start in (board, "".join(board[i] for i in _MIRRORED)):
+        for _ in range(4):
+            start = "".join(start[i] for i in _TURNED)
+            alike.append(start)
+    return min(alike)
+
+
+@cache
+def positions(plies: int) -> tuple[Board, ...]:
+    """All boards that can stand after so many moves, the games that have ended before left out; in alphabetical order."""
+    if plies == 0:
+        return (EMPTY,)
+    found = {after_move(board, square) for board in positions(plies - 1) for square in legal_moves(board)}
+    return tuple(sorted(found))
+
+
+@cache
+def value(board: Board) -> int:
+    """What perfect play on both sides leads to, for x: 1 won, 0 drawn, -1 lost. Source: minimax over the whole tree."""
+    if has_won := winner(board):
+        return 1 if has_won == "x" else -1
+    following = [value(after_move(board, square)) for square in legal_moves(board)]
+    if not following:
+        return 0
+    return max(following) if to_move(board) == "x" else min(following)
