@@ -31,7 +31,7 @@ if "COLAB_RELEASE_TAG" in os.environ and importlib.util.find_spec("art_nb") is N
 
 def setup_cell() -> str:
     """The cell's source, with the repository's address from pyproject.toml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return TEMPLATE.format(repository=project["urls"]["Repository"])
 
 
@@ -47,13 +47,13 @@ def write_setup_cells() -> list[Path]:
     """
     changed = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        notebook = json.loads(path.read_text())
+        notebook = json.loads(path.read_text(encoding="utf-8"))
         cell = first_code_cell(notebook)
         source = "".join(cell["source"])
         if source and not source.startswith(TEMPLATE.splitlines()[0]):
             raise ValueError(f"{path.name}: its first code cell is taken; put an empty one before it")
         if source != setup_cell():
             cell["source"] = setup_cell().splitlines(keepends=True)
-            path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+            path.write_text(json.dumps(notebook, indent=1, ensure_ascii=False) + "\n", encoding="utf-8", newline="\n")
             changed.append(path)
     return changed

@@ -6,20 +6,32 @@ the disk and only then renamed. Two kinds of leftovers tell how far a killed wri
     .tmp-PID-RANDOM         unfinished, or on its way out: rubbish as soon as process PID is dead
     .old-PID-RANDOM-NAME    what NAME held before, moved aside for one instant while it is replaced
 
-Needs a POSIX system (Linux, macOS): rename of folders, flock. One machine at a time may write to a folder.
+Writers of the JSON lines NAME lock `.NAME.lock`, an empty file that stays. One machine at a time may write to a
+folder. A kill breaks no promise on any system. What else a system cannot promise:
+
+    macOS      What fsync has brought to the drive may still be in the drive's cache when the power fails.
+    Windows    A folder cannot be brought to the disk, so after a power cut a name may hold what it held before.
+               What somebody has open (a reader, a virus scanner) cannot be renamed, replaced or deleted: this is tried
+               for PATIENCE seconds, then PermissionError is raised and everything is as it was.
 """
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterable
+from io import FileIO
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
+
+WINDOWS = os.name == "nt"
+PATIENCE = 5.0
 
 _LEFTOVER = re.compile(r"\.(?P<kind>tmp|old)-(?P<pid>\d+)-[0-9a-f]{8}(-(?P<name>.+))?")
 
@@ -54,7 +66,7 @@ def write_file(path: Path, data: bytes) -> None:
     with _temporary(path.parent) as new:
         new.write_bytes(data)
         _sync(new)
-        os.replace(new, path)
+        _patiently(os.replace, new, path)
         _sync(path.parent)
 
 
@@ -70,21 +82,16 @@ def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
     data = b"".join(_line(path, number, row) for number, row in enumerate(rows))
     path.parent.mkdir(parents=True, exist_ok=True)
     is_new = not path.exists()
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)  # the kernel gives it back when the process dies
-        end = _end_of_last_whole_line(fd)
-        os.ftruncate(fd, end)
+    with FileLock(path.with_name(f".{path.name}.lock")), FileIO(path, "a+") as file:
+        end = _end_of_last_whole_line(file)
+        file.truncate(end)
         try:
-            if os.write(fd, data) != len(data):
+            if file.write(data) != len(data):
                 raise OSError(errno.ENOSPC, f"{len(data)} bytes do not fit on the disk", str(path))
-            os.fsync(fd)
+            os.fsync(file.fileno())
         except BaseException:
-            os.ftruncate(fd, end)
+            file.truncate(end)
             raise
-    finally:
-        fcntl.flock(fd, fcntl.LOCK_UN)  # closing is not enough where a forked process holds a copy of fd
-        os.close(fd)
     if is_new:
         _sync(path.parent)
 
@@ -155,9 +162,9 @@ def _owner() -> str:
 
 def _remove(path: Path) -> None:
     if path.is_dir():
-        shutil.rmtree(path)
+        _patiently(shutil.rmtree, path)
     else:
-        path.unlink(missing_ok=True)
+        _patiently(path.unlink, missing_ok=True)
 
 
 def _put_in_place(new: Path, path: Path) -> None:
@@ -196,7 +203,7 @@ def _discard(path: Path) -> None:
 def _rename(source: Path, target: Path, unless: set[int]) -> bool:
     """Whether the rename was done; it is not when it fails with one of the error numbers in `unless`."""
     try:
-        os.rename(source, target)
+        _patiently(os.rename, source, target)
     except OSError as error:
         if error.errno in unless:
             return False
@@ -204,17 +211,27 @@ def _rename(source: Path, target: Path, unless: set[int]) -> bool:
     return True
 
 
+def _patiently(act: Callable[..., Any], *arguments: Any, **options: Any) -> None:
+    """`act(...)`; on Windows again and again while somebody has one of the files open."""
+    start = time.monotonic()
+    while True:
+        try:
+            act(*arguments, **options)
+            return
+        except PermissionError as error:
+            if not WINDOWS:
+                raise
+            if time.monotonic() - start > PATIENCE:
+                error.add_note("Another program has it open: another notebook on this model, or a virus scanner?")
+                raise
+            time.sleep(0.02)
+
+
 def _is_being_written(name: str, pid: int) -> bool:
     """Whether the process that made a temporary path is alive and at it."""
-    if pid == os.getpid():
-        return name in _in_use
-    try:
-        os.kill(pid, 0)  # sends nothing, only asks
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    import psutil  # os.kill(pid, 0), which only asks elsewhere, ends the process on Windows
+
+    return name in _in_use if pid == os.getpid() else psutil.pid_exists(pid)
 
 
 def _leftovers(directory: Path, kind: str) -> list[tuple[Path, re.Match]]:
@@ -251,12 +268,12 @@ def _row(path: Path, number: int, line: bytes) -> dict[str, Any]:
         ) from error
 
 
-def _end_of_last_whole_line(fd: int) -> int:
+def _end_of_last_whole_line(file: FileIO) -> int:
     """The length of the file up to and including its last newline."""
-    end = os.fstat(fd).st_size
+    end = file.seek(0, os.SEEK_END)
     while end:
-        start = max(0, end - 65536)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        start = file.seek(max(0, end - 65536))
+        newline = file.read(end - start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1
         end = start
@@ -272,7 +289,10 @@ def _sync_tree(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
+    """Bring a file, or the names in a folder, to the disk. Windows opens no folder, and syncs only what may be written."""
+    if WINDOWS and path.is_dir():
+        return
+    fd = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:

@@ -143,7 +143,7 @@ def best_step(folder: Path, metric: str) -> int | None:
 def read_state(folder: Path) -> dict[str, Any] | None:
     """What was written last; None when nothing was."""
     path = folder / "state.json"
-    return json.loads(path.read_text()) if path.exists() else None
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
 def write_state(folder: Path, state: dict[str, Any]) -> None:

@@ -154,8 +154,8 @@ def linear_names(model: torch.nn.Module) -> list[str]:
 
 def _checked_name(base_model: str | os.PathLike) -> str:
     name = os.fspath(base_model)
-    looks_like_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or isinstance(base_model, Path)
-    if not looks_like_a_path and not Path(name).exists():
+    is_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name or isinstance(base_model, Path)
+    if not is_a_path and not Path(name).exists():
         return name
     folder = Path(name).expanduser()
     if not (folder / "config.json").exists() and not (folder / "adapter_config.json").exists():
@@ -242,7 +242,7 @@ def _tokenizer_name(name: str) -> str:
     """An adapter's folder often holds no tokenizer: then it is the base model's."""
     if not _is_adapter(name) or (Path(name) / "tokenizer_config.json").exists():
         return name
-    return json.loads((Path(name) / "adapter_config.json").read_text())["base_model_name_or_path"]
+    return json.loads((Path(name) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
 
 
 def _import_unsloth():

@@ -43,7 +43,7 @@ def load_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: 
     remembered: dict[int, dict[str, Any]] = {}
     for key, value in load_file(folder / OPTIMIZER).items():
         index, name = key.split(".", 1)
-        remembered.setdefault(int(index), {})[name] = value
+        remembered.setdefault(int(index), {})[name] = value.clone()  # lets go of the file: Windows deletes none in use
     remember(optimizer, remembered)
 
 

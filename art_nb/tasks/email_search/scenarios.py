@@ -51,7 +51,7 @@ def save_scenarios(path: Path, scenarios: Iterable[Scenario]) -> None:
 @cache
 def load_scenarios(path: Path = DATA / "scenarios.jsonl") -> tuple[Scenario, ...]:
     """The scenarios that `save_scenarios` wrote."""
-    rows = map(json.loads, path.read_text().splitlines())
+    rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return tuple(Scenario(**row | {"sources": tuple(row["sources"]), "about": tuple(row["about"])}) for row in rows)
 
 
