@@ -1,6 +1,7 @@
 # `make` lists the targets. Each one that needs .venv makes it first when it is missing or stale.
-PYTHON ?= $(shell for p in python3.11 python3 python; do \
-    $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+# Without make: `python art_nb/course/setup_venv.py` (with `dev`, for the tests), then `python -m art_nb` of .venv.
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+    $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null && echo $$p && break; done)
 VENV_PYTHON := .venv/bin/python
 
 .PHONY: help setup demo test lab doctor clean
@@ -14,18 +15,18 @@ help:
 	@echo "make clean   delete .venv, out/ and caches; keep what you trained (.art/)"
 
 setup:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed: https://www.python.org/downloads/"; exit 1; }
-	@$(PYTHON) -I art_nb/course/setup_venv.py
+	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: https://www.python.org/downloads/"; exit 1; }
+	@$(PYTHON) -I art_nb/course/setup_venv.py $(EXTRAS)
 
 demo: setup
 	@$(VENV_PYTHON) -m art_nb demo
 
+test: EXTRAS = dev
 test: setup
-	$(VENV_PYTHON) -m ruff check .
-	$(VENV_PYTHON) -m pytest tests
+	@$(VENV_PYTHON) -m art_nb test
 
 lab: setup
-	$(VENV_PYTHON) -m jupyter lab --notebook-dir=notebooks notebooks/00_start_here.ipynb
+	@$(VENV_PYTHON) -m art_nb lab
 
 doctor: setup
 	@$(VENV_PYTHON) -m art_nb doctor

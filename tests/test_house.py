@@ -72,10 +72,57 @@ def test_setup_installs_torch_first_and_a_second_run_does_nothing(house):
     root, commands = house
     setup_venv.main([])
     pins = PROJECT["optional-dependencies"]["unsloth"]
-    assert commands == [["-m", "venv"], [TORCH + "+cpu"], ["-e", f"{root}[dev]"], ["--no-deps", *pins]]
+    assert commands == [["-m", "venv"], [TORCH + "+cpu"], ["-e", f"{root}"], ["--no-deps", *pins]]
     commands.clear()
     setup_venv.main([])
     assert commands == []
+
+
+def test_extras_come_when_they_are_asked_for_and_stay(house):
+    root, commands = house
+    setup_venv.main([])
+    commands.clear()
+    setup_venv.main(["dev"])
+    assert ["-e", f"{root}[dev]"] in commands
+    commands.clear()
+    setup_venv.main([])
+    setup_venv.main(["dev"])
+    assert commands == []
+    setup_venv.main(["judge"])
+    assert ["-e", f"{root}[dev,judge]"] in commands
+
+
+def test_setup_says_what_it_takes_and_refuses_the_rest(house, capsys, monkeypatch):
+    with pytest.raises(SystemExit):
+        setup_venv.main(["--help"])
+    assert "EXTRA" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        setup_venv.main(["deve"])
+    assert "no extra 'deve'" in capsys.readouterr().err
+    lowest, above = re.fullmatch(r">=(\d+\.\d+),<(\d+\.\d+)", PROJECT["requires-python"]).groups()
+    assert setup_venv.PYTHONS == tuple(tuple(map(int, version.split("."))) for version in (lowest, above))
+    for version in (3, 10, 9), (3, 14, 0):
+        monkeypatch.setattr(setup_venv.sys, "version_info", version)
+        with pytest.raises(SystemExit, match="3.11, 3.12 or 3.13 is needed"):
+            setup_venv.main([])
+    assert house[1] == []
+
+
+def test_a_venv_is_not_made_anew_by_its_own_python(house, monkeypatch):
+    root, commands = house
+    setup_venv.main([])
+    monkeypatch.setattr(sys, "prefix", str(root / ".venv"))
+    commands.clear()
+    setup_venv.main(["judge"])
+    assert ["-e", f"{root}[judge]"] in commands and ["-m", "venv"] not in commands
+    (root / ".venv/art_nb.json").write_text(json.dumps(setup_venv.UNFINISHED))
+    with pytest.raises(SystemExit, match="deactivate"):
+        setup_venv.main([])
+
+
+def test_the_python_of_windows_lies_elsewhere():
+    assert setup_venv.venv_python("Windows").parts[-3:] == (".venv", "Scripts", "python.exe")
+    assert setup_venv.venv_python("Darwin").parts[-3:] == (".venv", "bin", "python")
 
 
 def test_setup_renews_a_stale_venv_and_clears_one_of_another_python_or_place(house):
@@ -225,13 +272,15 @@ def test_no_circle_of_imports():
 
 def test_usage_names_every_command():
     run = subprocess.run([sys.executable, "-m", "art_nb"], capture_output=True, text=True)
-    assert run.returncode == 2 and "doctor" in run.stderr and "demo" in run.stderr
+    assert run.returncode == 2 and all(name in run.stderr for name in ("lab", "demo", "test", "doctor"))
+    asked = subprocess.run([sys.executable, "-m", "art_nb", "--help"], capture_output=True, text=True)
+    assert asked.returncode == 0 and asked.stdout == run.stderr
 
 
 def test_make_lab_opens_the_first_notebook(tmp_path):
     """The command of `make lab`, without a browser: JupyterLab starts, and what it would open is notebook 00."""
     recipe = subprocess.run(["make", "-n", "lab"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    command = next(line for line in recipe.splitlines() if " jupyter lab " in line).split()
+    command = next(line for line in recipe.splitlines() if " art_nb lab" in line).split()
     quiet = ["--no-browser", "--allow-root", "--ServerApp.port=0", "--ServerApp.ip=127.0.0.1"]
     environment = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path), "JUPYTER_CONFIG_DIR": str(tmp_path / "config")}
     with (tmp_path / "log").open("w") as log:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import shutil
 import tempfile
 import threading
 import time
@@ -168,7 +169,7 @@ def demo(path: Path = ROOT / "notebooks" / "02_2048.ipynb", out: Path = ROOT / "
     notebook = nbformat.read(path, as_version=4)
     print(f"Running {path.name}. Ctrl-C stops it.", flush=True)
     code, problem = 0, ""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         try:
             run_notebook(notebook, working_folder(Path(folder)), write=lambda line: print(line, flush=True))
         except CellExecutionError as error:
@@ -186,8 +187,8 @@ def demo(path: Path = ROOT / "notebooks" / "02_2048.ipynb", out: Path = ROOT / "
 
 
 def working_folder(folder: Path) -> Path:
-    """`notebooks/` in `folder`, beside the course's data, as in the repository."""
-    (folder / "data").symlink_to(ROOT / "data", target_is_directory=True)
+    """`notebooks/` in `folder`, beside a copy of the course's data (9 MB), as in the repository."""
+    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "notebooks").mkdir()
     return folder / "notebooks"
 

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from art_nb.course.setup_venv import has_nvidia_gpu
+from art_nb.course.setup_venv import JUPYTER, has_nvidia_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
+SETUP = f"{'python' if os.name == 'nt' else 'python3'} art_nb/course/setup_venv.py"
 NANO, NANO_EMAIL = ROOT / "data" / "nano", ROOT / "data" / "nano_email"
 SHOWN = ("transformers", "trl", "peft", "openai", "jupyterlab", "ipywidgets", "anywidget")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -77,23 +78,26 @@ def torch() -> Finding:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: its shared libraries do not load
-        return Finding("torch", f"does not import: {error}", False, advice="run `make setup`")
+        return Finding("torch", f"does not import: {error}", False, advice=f"run `{SETUP}`")
     if torch.cuda.is_available():
         gpu = torch.cuda.get_device_properties(0)
         return Finding("torch", f"{torch.__version__}, {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB", True)
-    advice = "a GPU is here, but this torch cannot use it: `make clean setup`" if has_nvidia_gpu() else ""
+    advice = f"a GPU is here, but this torch cannot use it: delete .venv, run `{SETUP}`" if has_nvidia_gpu() else ""
     return Finding(
         "torch", f"{torch.__version__}, CPU with {torch.get_num_threads()} threads", True, advice=advice
     )
 
 
 def packages() -> Iterator[Finding]:
-    """The packages of pyproject.toml against their bounds: SHOWN always, others when they do not fit."""
+    """The packages of pyproject.toml against their bounds: SHOWN always, others when they do not fit.
+
+    Colab's own Jupyter is older than ours, runs the notebooks, and is left alone.
+    """
     from packaging.requirements import Requirement
 
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     for requirement in map(Requirement, project["dependencies"]):
-        if requirement.name == "torch":
+        if requirement.name == "torch" or requirement.name in JUPYTER and "COLAB_RELEASE_TAG" in os.environ:
             continue
         try:
             version = importlib.metadata.version(requirement.name)
@@ -113,7 +117,7 @@ def nano_model(folder: Path, subject: str = "nano model") -> Finding:
     advice = f"get it back with `git checkout -- data/{folder.name}`, or build it with `python -m data {folder.name}`"
     if not sums.exists():
         return Finding(subject, f"{sums.name} is not in {folder}", False, advice=advice)
-    listed = [line.split(maxsplit=1) for line in sums.read_text().splitlines() if line]
+    listed = [line.split(maxsplit=1) for line in sums.read_text(encoding="utf-8").splitlines() if line]
     wrong = [file for digest, file in listed if sha256(folder / file) != digest]
     if wrong:
         return Finding(subject, f"changed or missing: {', '.join(wrong)}", False, advice=advice)
@@ -128,12 +132,13 @@ def sha256(path: Path) -> str:
 def unsloth() -> Finding:
     """Whether Unsloth imports. Asked of another process, since importing it changes classes of TRL."""
     without = "plain transformers and PEFT are used instead"
-    run = subprocess.run([sys.executable, "-c", UNSLOTH_PROBE], capture_output=True, text=True, timeout=300)
+    probe = [sys.executable, "-X", "utf8", "-c", UNSLOTH_PROBE]
+    run = subprocess.run(probe, capture_output=True, encoding="utf-8", timeout=300)
     if run.returncode == 0:
         return Finding("Unsloth", run.stdout.splitlines()[-1], True, needed=False)
     reason = run.stderr.strip().splitlines()[-1]
     if "No module named 'unsloth" in reason:
-        advice = f"{without}; on Linux `make setup` installs it"
+        advice = f"{without}; on Linux `{SETUP}` installs it"
         return Finding("Unsloth", "not installed", False, needed=False, advice=advice)
     return Finding("Unsloth", f"does not import: {reason}", False, needed=False, advice=without)
 

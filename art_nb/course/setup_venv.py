@@ -1,30 +1,33 @@
 """Makes .venv: the right build of torch first, then the package with its needs, then Unsloth.
 
-Run by the system's Python, so it knows only the standard library: `python3 -I art_nb/course/setup_venv.py`. It does
-nothing when .venv fits pyproject.toml, this file, this folder and this Python. With `--here` (Colab) it
-installs into the Python that runs it and keeps the torch and the Jupyter that are there.
+    python art_nb/course/setup_venv.py            what a learner needs
+    python art_nb/course/setup_venv.py dev        the tests' needs as well (or another extra of pyproject.toml)
+    python art_nb/course/setup_venv.py --here     into the Python that runs it; its torch and its Jupyter stay (Colab)
+
+Run by the system's Python, on Windows too, so it knows only the standard library. It does nothing when .venv fits
+pyproject.toml, this file, this folder and this Python, and holds the extras.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.metadata
 import importlib.util
 import json
-import os
 import platform
 import re
 import shutil
 import subprocess
 import sys
 import time
-import tomllib
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+PYTHONS = (3, 11), (3, 14)  # from, below
 VENV = ROOT / ".venv"
 STAMP = VENV / "art_nb.json"
 UNFINISHED = {"unfinished": True}
@@ -89,9 +92,10 @@ def name_of(requirement: str) -> str:
     return re.match(r"[\w.-]+", requirement)[0]
 
 
-def wanted_stamp(project: bytes, script: bytes) -> dict:
+def wanted_stamp(project: bytes, script: bytes, extras: list[str]) -> dict:
     """What a fitting .venv was made from; compared with the stamp that it holds."""
     return {
+        "extras": extras,
         "python": platform.python_version(),
         "folder": str(ROOT),
         "nvidia": has_nvidia_gpu(),
@@ -103,7 +107,7 @@ def pip(python: Path | str, what: str, arguments: list[str], log: Path) -> None:
     """Runs pip with its output in `log` and a sign of life here; ends the program when pip fails."""
     print(f"  {what} ", end="", flush=True)
     start = time.monotonic()
-    with log.open("a") as out:
+    with log.open("a", encoding="utf-8") as out:
         # --no-compile: compiling all modules now, not the few that are imported, doubles the time.
         command = [str(python), "-m", "pip", "install", "--no-compile", *arguments]
         out.write(f"\n$ {' '.join(command)}\n")
@@ -117,7 +121,7 @@ def pip(python: Path | str, what: str, arguments: list[str], log: Path) -> None:
                     print(".", end="", flush=True)
     print(f" {time.monotonic() - start:.0f} s", flush=True)
     if code:
-        tail = "\n".join(f"    {line}" for line in log.read_text().splitlines()[-15:])
+        tail = "\n".join(f"    {line}" for line in log.read_text("utf-8", "replace").splitlines()[-15:])
         sys.exit(f"{tail}\nInstalling {what} failed; pip's whole output is in {log}.")
 
 
@@ -127,21 +131,31 @@ def make_venv(project: dict, found: dict, stamp: dict) -> None:
     Until the end its stamp is UNFINISHED. Such a .venv is built anew, since pip takes a package that it was
     stopped in for whole.
     """
-    machine = look()
+    machine, inside = look(), Path(sys.prefix) == VENV
     if found == UNFINISHED or any(found.get(key, stamp[key]) != stamp[key] for key in ("python", "folder")):
+        if inside:
+            sys.exit(f"{VENV.name} has to be made anew, which its own Python can't do: `deactivate` it, and try again.")
         shutil.rmtree(VENV)
     VENV.mkdir(exist_ok=True)
-    STAMP.write_text(json.dumps(UNFINISHED))
+    STAMP.write_text(json.dumps(UNFINISHED), encoding="utf-8")
     print(f"Setting up {VENV.name} with Python {stamp['python']} (a few minutes, once):", flush=True)
-    subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
-    python = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    if not inside:
+        subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=True)
+    python = venv_python(platform.system())
     torch, log = project["dependencies"][0], VENV / "setup.log"
     pip(python, "torch", torch_arguments(torch, machine), log)
-    pip(python, "the package and its needs", ["-e", f"{ROOT}[dev]"], log)
+    extras = f"[{','.join(stamp['extras'])}]" if stamp["extras"] else ""
+    pip(python, "the package and its needs", ["-e", f"{ROOT}{extras}"], log)
     unsloth = unsloth_arguments(project["optional-dependencies"]["unsloth"], torch, machine)
     if unsloth:
         pip(python, "Unsloth", unsloth, log)
-    STAMP.write_text(json.dumps(stamp, indent=1) + "\n")
+    STAMP.write_text(json.dumps(stamp, indent=1) + "\n", encoding="utf-8")
+    print(f"Ready: {python.relative_to(ROOT)} -m art_nb lab opens the notebooks.", flush=True)
+
+
+def venv_python(system: str) -> Path:
+    """The Python of .venv; `system` as platform.system() names it."""
+    return VENV / "Scripts" / "python.exe" if system == "Windows" else VENV / "bin" / "python"
 
 
 def install_here(project: dict) -> None:
@@ -162,15 +176,34 @@ def install_here(project: dict) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    if not PYTHONS[0] <= sys.version_info[:2] < PYTHONS[1]:
+        sys.exit(f"Python 3.11, 3.12 or 3.13 is needed, not {platform.python_version()}: https://www.python.org/downloads/")
+    import tomllib  # which older ones lack
+
     project_file = (ROOT / "pyproject.toml").read_bytes()
     project = tomllib.loads(project_file.decode())["project"]
-    if arguments == ["--here"]:
+    wanted = parse(arguments, set(project["optional-dependencies"]))
+    if wanted.here:
         install_here(project)
         return
-    found = json.loads(STAMP.read_text()) if STAMP.exists() else {}
-    stamp = wanted_stamp(project_file, Path(__file__).read_bytes())
+    found = json.loads(STAMP.read_text("utf-8")) if STAMP.exists() else {}
+    extras = sorted({*wanted.extras, *found.get("extras", [])})
+    stamp = wanted_stamp(project_file, Path(__file__).read_bytes(), extras)
     if found != stamp:
         make_venv(project, found, stamp)
+
+
+def parse(arguments: list[str], known: set[str]) -> argparse.Namespace:
+    """The command line; `known` are the extras of pyproject.toml."""
+    parser = argparse.ArgumentParser(
+        prog="setup_venv.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--here", action="store_true", help="install into this Python, and make no .venv")
+    parser.add_argument("extras", nargs="*", metavar="EXTRA", help=", ".join(sorted(known)))
+    wanted = parser.parse_args(arguments)
+    if unknown := set(wanted.extras) - known:
+        parser.error(f"no extra {sorted(unknown)[0]!r} in pyproject.toml; there are {', '.join(sorted(known))}")
+    return wanted
 
 
 if __name__ == "__main__":

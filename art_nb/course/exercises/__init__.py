@@ -7,6 +7,7 @@ whether the answer is right, not attempted, or wrong; and where it agrees with a
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,6 +24,11 @@ class Verdict:
 
     def __repr__(self) -> str:
         return {"not attempted": "○ ", "wrong": "✗ ", "right": "✓ "}[self.status] + self.text
+
+    def __str__(self) -> str:
+        """For `print`: a sign that the output can't take (a pipe on Windows knows some 250) becomes a question mark."""
+        encoding = sys.stdout.encoding or "utf-8"
+        return repr(self).encode(encoding, "replace").decode(encoding)
 
 
 @dataclass(frozen=True)
