@@ -229,7 +229,7 @@ def test_more_requests_than_slots(policy):
     for choice in sum(talks(sampler, range(11), turns=3, temperature=0), []):
         check_greedy(policy, choice)
         check_logprobs(policy, choice)
-    assert len(sampler.free) == 3
+    assert len(sampler.slots.free) == 3
 
 
 def test_several_choices_differ_and_each_is_exact(policy, sampler):
@@ -616,7 +616,7 @@ def test_a_request_that_is_given_up_hurts_no_other(policy, sampler):
         check_greedy(policy, choice)
     assert not sampler.active and not sampler.waiting
     check_logprobs(policy, one(sampler, [user("2 0")], max_tokens=9))
-    assert len(sampler.free) == sampler.slots
+    assert len(sampler.slots.free) == len(sampler.slots.held)
 
 
 def breaking(sampler, error, after):

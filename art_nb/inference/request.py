@@ -1,0 +1,43 @@
+"""One sequence that is being decoded: what is asked, what was drawn, and what is still to be computed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+
+from art_nb.inference.chat import Options
+from art_nb.inference.policies import NamedPolicy
+
+
+@dataclass(eq=False)
+class Request:
+    """A request for n > 1 answers becomes n of these.
+
+    pending: tokens that are known but not computed yet; guess: tokens computed on suspicion behind them.
+    """
+
+    policy: NamedPolicy
+    prompt: list[int]
+    options: Options
+    max_tokens: int
+    draws: random.Random
+    done: asyncio.Future
+    slot: int | None  # before admission: the one that may hold its conversation
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[list[tuple[int, float]]] = field(default_factory=list)
+    pending: list[int] = field(default_factory=list)
+    guess: list[int] = field(default_factory=list)
+    uniforms: list[float] = field(default_factory=list)
+    finish_reason: str | None = None
+    cut: bool = False  # a stop string ended it
+
+    def uniform(self, index: int) -> float:
+        """The draw for the token with this index: the same however often it is asked for."""
+        while len(self.uniforms) <= index:
+            self.uniforms.append(self.draws.random())
+        return self.uniforms[index]
+
+    def last_two(self) -> tuple[int, ...]:
+        return tuple((self.prompt[-2:] + self.tokens[-2:])[-2:])
