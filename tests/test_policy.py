@@ -153,16 +153,16 @@ def test_what_takes_an_adapter(checkpoints):
     assert targets("deepseek_v3") == {"q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"}
 
 
-def test_weights_without_an_adapter_are_shared_and_merged_ones_refreshed(checkpoints):
+def test_weights_without_an_adapter_are_shared_and_merged_ones_are_copies(checkpoints):
     policy = load_policy(checkpoints["qwen3"], engine="transformers", peft_args=PEFT_ARGS | {"target_modules": ["q_proj"]})
     sampling, base = policy.sampling_model(), policy.model.get_base_model()
-    assert policy.sampling_model() is sampling
     theirs, mine = sampling.model.layers[0], base.model.layers[0]
     assert theirs.mlp.up_proj.weight.data_ptr() == mine.mlp.up_proj.weight.data_ptr()
     assert sampling.lm_head.weight.data_ptr() == base.model.embed_tokens.weight.data_ptr()
     before = theirs.self_attn.q_proj.weight.clone()
     move_adapter(policy)
-    assert torch.equal(policy.sampling_model().model.layers[0].self_attn.q_proj.weight, before) is False
+    assert torch.equal(theirs.self_attn.q_proj.weight, before)
+    assert not torch.equal(policy.sampling_model().model.layers[0].self_attn.q_proj.weight, before)
     assert torch.equal(mine.self_attn.q_proj.base_layer.weight, before)
     assert not any(parameter.requires_grad for parameter in sampling.parameters())
 

@@ -45,7 +45,10 @@ class AdaptedModel:
     def __call__(self, *, adapters: Sequence[Adapter], counts: Sequence[int], **options: Any) -> Any:
         """The model's forward of a packed row (1, N) whose next `counts[i]` tokens have `adapters[i]`."""
         self._routes = routes(adapters, counts, self.model.device)
-        return self.model(**options)
+        try:
+            return self.model(**options)
+        finally:
+            self._routes = []
 
     def _add(self, name: str, layer: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
         x, out = inputs[0][0], output[0]

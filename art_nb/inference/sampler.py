@@ -72,10 +72,7 @@ class Sampler:
         self._reset(slots)
 
     def forget(self, policy: str | None = None) -> None:
-        """Drop what one policy computed and said, or all did: as if it had never been asked.
-
-        Call it also when the weights of `model` have changed: what is being answered goes on with the new ones.
-        """
+        """Drop what one policy computed and said, or all did: as if it had never been asked."""
         for slot in self.slots.of(policy):
             self.slots.held[slot], self.cache.lengths[slot] = [], 0
         for request in self.active:

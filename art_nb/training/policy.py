@@ -1,21 +1,20 @@
 """The policy: a base model with a LoRA adapter, loaded through Unsloth where it imports, else transformers + PEFT.
 
-Both ways give the same model (tests/test_policy.py trains both and compares). The module also makes the sampler's
-view of the policy: a plain transformers model whose weights are the base's with the adapter merged in.
+Both ways give the same model (tests/test_policy.py trains both and compares). What the sampler runs in its place is in
+`merge`: small models with their adapters merged, a copy for each policy, large ones with adapters riding on one copy.
 """
 
 from __future__ import annotations
 
-import copy
 import gc
 import importlib.util
 import json
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from io import StringIO
 from pathlib import Path
 
@@ -24,19 +23,20 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import torch  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase  # noqa: E402
-from transformers.initialization import no_init_weights  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
 # Taken before Unsloth can be imported: on a GPU it rebinds trl's trainer to a rewritten one (see learner.py).
 from trl import GRPOTrainer  # noqa: E402, F401
 
-from art_nb.inference.cache import ATTENTION  # noqa: E402
+from art_nb.inference.policies import AdaptedModel, NamedPolicy  # noqa: E402
+from art_nb.training import merge  # noqa: E402
 
 # These imports made half a million objects that stay. The garbage collector looked at all of them every few turns of a
 # long rollout, which took as long as a turn; what is frozen it leaves alone.
 gc.collect()
 gc.freeze()
 
+SMALL = 20_000_000  # parameters of the base model
 # What only Unsloth's `from_pretrained` knows; plain transformers does without.
 UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank")
 # Configurations with one of these change the logits behind the output head, which neither learner nor sampler does.
@@ -61,30 +61,31 @@ class Policy:
     tokenizer: PreTrainedTokenizerBase
     engine: str
     parameters: int
-    _sampling: PreTrainedModel | None = field(default=None, repr=False)
 
     @property
     def device(self) -> torch.device:
         return self.model.device
 
-    def sampling_model(self) -> PreTrainedModel:
-        """A plain transformers model that computes what the policy computes, with the adapter merged.
+    @cached_property
+    def base(self) -> PreTrainedModel:
+        """The base model as the sampler runs it. It shares the storage of its weights with `model`."""
+        return merge.plain_base(self.model)
 
-        Weights without an adapter share their storage with the policy's; merged ones are copies, refreshed here.
-        """
-        base = self.model.get_base_model()
-        if self._sampling is None:
-            self._sampling = _plain_twin(base)
-        layers = dict(base.named_modules())
-        with torch.no_grad():
-            for name, mine in self._sampling.state_dict(keep_vars=True).items():
-                path, _, leaf = name.rpartition(".")
-                weight, is_copy = _effective_weight(layers[path], leaf)
-                if is_copy:
-                    mine.copy_(weight)
-                else:
-                    mine.data = weight.data
-        return self._sampling
+    @cached_property
+    def _shared(self) -> AdaptedModel | None:
+        """What adapters ride on; None where each policy has a merged copy."""
+        return None if self.parameters < SMALL else merge.side_by_side(self.model, self.base)
+
+    def sampling_model(self) -> PreTrainedModel:
+        """A plain transformers model that computes what the policy computes now, with the adapter merged."""
+        return merge.merged(self.model)
+
+    def named(self, name: str, seed: object, adapter: dict[str, torch.Tensor] | None) -> NamedPolicy:
+        """The base model with `adapter` (see `merge.merged`), or without one, as a policy to sample from."""
+        if self._shared is None:
+            model = self.base if adapter is None else merge.merged(self.model, adapter)
+            return NamedPolicy(name, seed, model)
+        return NamedPolicy(name, seed, self._shared, merge.riding(self.model, self.base, adapter) if adapter else {})
 
 
 def load_policy(
@@ -129,13 +130,13 @@ def load_policy(
 
 def default_peft_args(parameters: int) -> dict:
     """LoRA settings by model size: a tiny model needs its adapter to be nearly as wide as itself."""
-    rank = 32 if parameters < 20_000_000 else 16
+    rank = 32 if parameters < SMALL else 16
     return {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0}
 
 
 def default_learning_rate(parameters: int) -> float:
     """Learning rate by model size (Adam on LoRA weights): measured on the nano model, usual values above it."""
-    if parameters < 20_000_000:
+    if parameters < SMALL:
         return 1e-3
     return 1e-5 if parameters < 3_000_000_000 else 5e-6
 
@@ -267,57 +268,3 @@ def _quiet(is_local: bool) -> Iterator[None]:
     finally:
         if is_local and shown:
             logging.enable_progress_bar()
-
-
-def _plain_twin(base: PreTrainedModel) -> PreTrainedModel:
-    """A model of the same class and configuration, from a fresh import of its module; its weights hold nothing yet.
-
-    Unsloth rewrites methods of transformers' classes on a GPU; the fresh import keeps the sampler's forward the
-    published one, with its cache interface.
-    """
-    config = copy.deepcopy(base.config)
-    config._attn_implementation = ATTENTION
-    if getattr(config, "quantization_config", None) is not None:
-        del config.quantization_config
-    twin_class = getattr(_fresh_import(type(base).__module__), type(base).__name__)
-    dtype = next(p.dtype for p in base.parameters() if p.is_floating_point())
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        with torch.device(base.device), no_init_weights():
-            twin = twin_class(config)
-    finally:
-        torch.set_default_dtype(before)
-    twin.tie_weights()
-    twin.generation_config = copy.deepcopy(base.generation_config)
-    return twin.requires_grad_(False).eval()
-
-
-def _fresh_import(module_name: str):
-    fresh_name = f"{module_name}_art_nb"
-    if fresh_name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(fresh_name, sys.modules[module_name].__file__)
-        sys.modules[fresh_name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[fresh_name])
-    return sys.modules[fresh_name]
-
-
-def _effective_weight(layer: torch.nn.Module, leaf: str) -> tuple[torch.Tensor, bool]:
-    """What a layer computes with under the name `leaf`, and whether that is a tensor of its own.
-
-    It is one where adapters' products are added to the base weight, or where that is stored in 4 bits.
-    """
-    changes = []
-    while hasattr(layer, "base_layer"):
-        if getattr(layer, "parameter_name", "weight") == leaf:
-            changes += [layer.get_delta_weight(adapter) for adapter in layer.active_adapters]
-        layer = layer.base_layer
-    weight = getattr(layer, leaf)
-    if hasattr(weight, "quant_state"):
-        from peft.utils.integrations import dequantize_module_weight
-
-        weight = dequantize_module_weight(layer)
-    elif not changes:
-        return weight, False
-    # Summed in float32: in bfloat16 a small change would be rounded away twice.
-    return sum((change.float() for change in changes), weight.float()), True

@@ -27,19 +27,26 @@ def save_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: 
     save_file(tensors, folder / OPTIMIZER)
 
 
-def load_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Read back what `save_policy_state` wrote.
+def read_adapter(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
+    """The adapter of a checkpoint, under the names of PEFT's files.
 
-    Raises: ValueError when the adapter does not fit the model.
+    Raises: ValueError when it does not fit the model.
     """
-    model, adapter = policy.model, load_file(folder / ADAPTER)
-    needed = get_peft_model_state_dict(model, save_embedding_layers=False)
+    adapter, needed = load_file(folder / ADAPTER), get_peft_model_state_dict(policy.model, save_embedding_layers=False)
     if {name: t.shape for name, t in adapter.items()} != {name: t.shape for name, t in needed.items()}:
         raise ValueError(
             f"the adapter in {folder} does not fit this model: another base model, rank or target_modules. "
             "Give the model another name, or go back to the settings that the adapter was made with."
         )
-    set_peft_model_state_dict(model, adapter)
+    return adapter
+
+
+def load_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
+    """Read back what `save_policy_state` wrote.
+
+    Raises: ValueError when the adapter does not fit the model.
+    """
+    set_peft_model_state_dict(policy.model, read_adapter(policy, folder))
     remembered: dict[int, dict[str, Any]] = {}
     for key, value in load_file(folder / OPTIMIZER).items():
         index, name = key.split(".", 1)
