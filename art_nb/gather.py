@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from art_nb.rollouts.gathering import Gathering, cancel, carried, in_order, uncarried
+from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.trajectories.group import PendingGroup, attempt, one_trajectory
 
@@ -28,13 +29,15 @@ async def gather_trajectories(
         pbar_desc: label of the progress bar; None shows no bar.
         max_exceptions: how many rollouts may fail: a count, or a share of them if between 0 and 1.
 
-    Raises: the exception of a rollout that is one too many; all others are then cancelled.
+    Raises: the exception of a rollout that is one too many; all others are then cancelled. Its traceback shows the
+        caller's own frames and where it was raised; `error.full_traceback` keeps the rest.
     """
     _deprecated(pbar_total_completion_tokens)
     awaitables = list(trajectories)
     gathering = Gathering(len(awaitables), max_exceptions)
-    async with gathering.watched(pbar_desc):
-        return await in_order((attempt(a, gathering, _one_or_many) for a in awaitables), gathering.spawn)
+    with ShortTraceback():
+        async with gathering.watched(pbar_desc):
+            return await in_order((attempt(a, gathering, _one_or_many) for a in awaitables), gathering.spawn)
 
 
 async def gather_trajectory_groups(
@@ -57,7 +60,8 @@ async def gather_trajectory_groups(
         after_each: awaited with each group once it is complete (a judge, say). Returns the group to keep,
             a list of groups, or None to drop it.
 
-    Raises: the exception of a rollout that is one too many; all others are then cancelled.
+    Raises: the exception of a rollout that is one too many; all others are then cancelled. Its traceback shows the
+        caller's own frames and where it was raised; `error.full_traceback` keeps the rest.
     """
     _deprecated(pbar_total_completion_tokens)
     pending = list(groups)
@@ -69,8 +73,9 @@ async def gather_trajectory_groups(
             done = await after_each(done)
         return [] if done is None else done if isinstance(done, list) else [done]
 
-    async with gathering.watched(pbar_desc):
-        kept = await in_order((finish(group) for group in pending), gathering.spawn)
+    with ShortTraceback():
+        async with gathering.watched(pbar_desc):
+            kept = await in_order((finish(group) for group in pending), gathering.spawn)
     return [group for several in kept for group in several]
 
 
@@ -109,10 +114,11 @@ async def trajectory_group_batches(
     try:
         while waiting or running:
             gathering.restart(_rollouts_in(list(waiting)[:batch_size]) or gathering.total)
-            async with gathering.watched(pbar_desc, batch_size):
-                batch = await _next_batch(
-                    waiting, running, gathering, batch_size, batch_size * max_concurrent_batches
-                )
+            with ShortTraceback():
+                async with gathering.watched(pbar_desc, batch_size):
+                    batch = await _next_batch(
+                        waiting, running, gathering, batch_size, batch_size * max_concurrent_batches
+                    )
             if batch:
                 yield batch
     finally:

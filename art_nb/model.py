@@ -13,6 +13,7 @@ import pydantic
 from openai import AsyncOpenAI
 from typing_extensions import TypeVar
 
+from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.storage import logbook
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.types import TrainConfig, TrainResult
@@ -229,7 +230,8 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         """
         groups = list(trajectory_groups)
         config = (config or TrainConfig()).with_art_options(_config or {})
-        return await self.backend().train(self, groups, config=config, _log=True)
+        with ShortTraceback():
+            return await self.backend().train(self, groups, config=config, _log=True)
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
         """Delete all checkpoints but the latest and the best.

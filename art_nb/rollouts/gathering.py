@@ -108,12 +108,13 @@ class Gathering:
 
     def failed(self, error: Exception) -> None:
         """Count a failure. Raises: `error` itself when there are more than `max_exceptions`."""
-        if not any(error is known for known in self.errors):
+        new = not any(error is known for known in self.errors)
+        if new:
             self.errors.append(error)
         self._news(0)
         allowed = self.max_exceptions * self.total if 0 < self.max_exceptions < 1 else self.max_exceptions
         if len(self.errors) > allowed:
-            if not hasattr(error, "__notes__"):
+            if new:
                 failures = f"{len(self.errors)} of {self.total} rollouts failed"
                 error.add_note(f"{failures}; max_exceptions={self.max_exceptions} allows no more.")
             raise error
@@ -162,7 +163,8 @@ class Gathering:
             if silence >= SILENT_AFTER and self.bar is not None:
                 what = f"{self.in_flight} running rollouts" if self.in_flight else "after_each"
                 self.bar.set_postfix_str(f"nothing new for {silence:.0f} s, waiting for {what}")
-            await asyncio.sleep(1.0 if silence >= SILENT_AFTER else SILENT_AFTER - silence)
+            # A kernel that sleeps notices an interrupt only when it next wakes up: at most a second.
+            await asyncio.sleep(1.0 if silence >= SILENT_AFTER else min(1.0, SILENT_AFTER - silence))
 
     @asynccontextmanager
     async def watched(self, desc: str | None, bar_total: int | None = None) -> AsyncIterator["Gathering"]:
@@ -188,6 +190,6 @@ def outermost() -> Gathering | None:
     return gathering
 
 
-def current() -> Gathering:
-    """The gathering that the running task belongs to, or one that tolerates no exception."""
-    return _current.get() or Gathering()
+def current(total: int) -> Gathering:
+    """The gathering that the running task belongs to, or one of `total` rollouts that tolerates no exception."""
+    return _current.get() or Gathering(total)

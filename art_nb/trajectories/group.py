@@ -8,6 +8,7 @@ import pydantic
 from openai.types.chat.chat_completion import Choice
 
 from art_nb.rollouts.gathering import Gathering, current, in_order
+from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories.trajectory import MetadataValue, Trajectory
 
 T = TypeVar("T")
@@ -98,8 +99,9 @@ class PendingGroup:
         return self._run().__await__()
 
     async def _run(self) -> TrajectoryGroup:
-        gathering = current()
-        results = await in_order(self._result(item, gathering) for item in self._items)
+        gathering = current(self._num_trajectories)
+        with ShortTraceback():
+            results = await in_order(self._result(item, gathering) for item in self._items)
         return self._group_class(results, **self._options)
 
     async def _result(self, item: Any, gathering: Gathering) -> Any:
