@@ -23,6 +23,7 @@ function handle({ label, vertical = false, step, leap, range, get, set, done, va
   const node = s("g", {
     class: "an-handle", tabindex: 0, role: "slider", "aria-label": label,
     "aria-orientation": vertical ? "vertical" : "horizontal",
+    ontouchstart: (event) => event.preventDefault(), // a finger drags and does not scroll; CSS cannot say so inside an SVG
     onpointerdown: (event) => {
       if (event.button !== 0) return;
       event.preventDefault();

@@ -125,7 +125,7 @@ function render({ model, el }) {
   }
 
   function drawGradient(at, across, y, reach, parts) {
-    panel("Gradient with respect to the ratio", across, y, reach, at, parts);
+    panel("Gradient", across, y, reach, at, parts);
     const jump = at.advantage > 0 ? 1 + at.epsilon_high : 1 - at.epsilon_low;
     const [left, right] = at.advantage > 0 ? [at.advantage, 0] : [0, at.advantage];
     for (const bound of [1 - at.epsilon_low, 1 + at.epsilon_high]) {

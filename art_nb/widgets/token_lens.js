@@ -2,6 +2,7 @@
 
 const ROW = 24;
 const COLOURED = ["logprob", "ratio", "KL", "advantage"];
+const COLUMNS = ["logprob", "reference", "old", "ratio", "clipped?", "KL", "advantage"]; // a saved notebook sorts the keys of an object
 
 const visible = (token) => token.replaceAll("\n", "⏎").replaceAll("\t", "⇥").replaceAll(" ", "·") || "∅";
 
@@ -30,7 +31,7 @@ function render({ model, el }) {
   const { root } = view;
   const tokens = model.get("tokens");
   const columns = model.get("columns");
-  const names = Object.keys(columns);
+  const names = COLUMNS.filter((name) => name in columns);
   const heads = ["#", "token", ...names];
   const clipped = columns["clipped?"];
   const valuesOf = (head) => (head === "#" ? tokens.map((_, i) => i) : head === "token" ? tokens : columns[head]);
@@ -44,7 +45,7 @@ function render({ model, el }) {
   const chipBox = h("div", { class: "an-chips", role: "listbox", "aria-label": "Tokens. Left and right: token." },
     ...chips.flatMap((chip, i) => (tokens[i].includes("\n") ? [chip, h("br")] : [chip])));
   const facts = heads.slice(1).map((head) => ({ head, value: h("b", {}) }));
-  const now = h("p", { class: "an-now", "aria-live": "polite", style: `--facts:${facts.length - 1}` },
+  const now = h("p", { class: "an-now", "aria-live": "polite" },
     ...facts.map(({ head, value }) => h("span", {}, h("span", { class: "an-muted" }, head), value)));
   const headCells = heads.map((head) => h("th", { scope: "col", "data-head": head },
     h("button", { type: "button", onclick: () => sort(head) }, head)));
