@@ -1,7 +1,9 @@
 """The first code cell of every notebook: on Colab it installs the course, elsewhere it does nothing.
 
-Colab opens a notebook without its repository, so the address must stand in the cell itself. It is written
-there from pyproject.toml by `python -m art_nb setup-cell`, and a test keeps the two equal.
+Colab opens a notebook in /content, without its repository. The cell clones it to /content/course, installs what Colab
+lacks and moves to /content/course/notebooks, so that all paths are those of the repository. It may run again, in the
+same kernel or after a restart. The address must stand in the cell itself; it is written there from pyproject.toml by
+`python -m art_nb setup-cell`, and a test keeps the two equal.
 """
 
 from __future__ import annotations
@@ -14,16 +16,22 @@ ROOT = Path(__file__).resolve().parents[2]
 
 TEMPLATE = """\
 # On Colab this fetches the course and installs what is missing there. Anywhere else it does nothing.
-import importlib.util
 import os
 import subprocess
 import sys
 
 REPOSITORY = "{repository}"
-if "COLAB_RELEASE_TAG" in os.environ and importlib.util.find_spec("art_nb") is None:
-    subprocess.run(["git", "clone", "--depth=1", REPOSITORY, "course"], check=True)
-    subprocess.run([sys.executable, "-I", "course/art_nb/course/setup_venv.py", "--here"], check=True)
-    sys.path.insert(0, os.path.abspath("course"))
+if "COLAB_RELEASE_TAG" in os.environ and not os.path.exists("../art_nb"):
+    print("Fetching the course and what it needs: a few minutes, once.", flush=True)
+    clone = ["git", "clone", "--depth=1", REPOSITORY, "course"]
+    setup = [sys.executable, "-I", "course/art_nb/course/setup_venv.py", "--here"]
+    for command in [setup] if os.path.exists("course") else [clone, setup]:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as run:
+            for line in run.stdout:
+                print(line, end="", flush=True)
+        assert run.returncode == 0, "this did not work; what is printed above says why"
+    os.chdir("course/notebooks")
+    sys.path.insert(0, os.path.abspath(".."))
     from google.colab import output
 
     output.enable_custom_widget_manager()"""

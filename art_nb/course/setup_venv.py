@@ -2,7 +2,7 @@
 
     python art_nb/course/setup_venv.py            what a learner needs
     python art_nb/course/setup_venv.py dev        the tests' needs as well (or another extra of pyproject.toml)
-    python art_nb/course/setup_venv.py --here     into the Python that runs it; its torch and its Jupyter stay (Colab)
+    python art_nb/course/setup_venv.py --here     the needs alone, into the Python that runs it, whose torch and Jupyter stay
 
 Run by the system's Python, on Windows too, so it knows only the standard library. It does nothing when .venv fits
 pyproject.toml, this file, this folder and this Python, and holds the extras.
@@ -159,7 +159,7 @@ def venv_python(system: str) -> Path:
 
 
 def install_here(project: dict) -> None:
-    """Installs into the running Python what it lacks; a torch that is there stays."""
+    """Installs into the running Python what the package needs and it lacks; a torch that is there stays."""
     machine = look()
     torch, *others = project["dependencies"]
     python, log = sys.executable, ROOT / "setup.log"
@@ -169,7 +169,6 @@ def install_here(project: dict) -> None:
         torch = f"torch=={importlib.metadata.version('torch')}"
     needs = [requirement for requirement in others if name_of(requirement) not in JUPYTER]
     pip(python, "what the package needs", [*needs, torch], log)
-    pip(python, "the package", ["--no-deps", "-e", str(ROOT)], log)
     unsloth = unsloth_arguments(project["optional-dependencies"]["unsloth"], torch, machine)
     if unsloth:
         pip(python, "Unsloth", unsloth, log)
@@ -198,7 +197,7 @@ def parse(arguments: list[str], known: set[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="setup_venv.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--here", action="store_true", help="install into this Python, and make no .venv")
+    parser.add_argument("--here", action="store_true", help="install the needs into this Python, and make no .venv")
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help=", ".join(sorted(known)))
     wanted = parser.parse_args(arguments)
     if unknown := set(wanted.extras) - known:
