@@ -13,26 +13,35 @@ HERE = Path(__file__).resolve().parent
 
 def nano() -> dict:
     """the base model that plays 2048 (5 minutes on two cores)"""
-    from data.nano import maker
+    from data import nano_model
+    from data.nano.maker import RECIPE
 
-    return maker.build(HERE / "nano")
+    return nano_model.build(RECIPE, HERE / "nano")
 
 
 def nano_email() -> dict:
     """the base model that searches mails (12 minutes on two cores)"""
-    from data.nano_email import maker
+    from data import nano_model
+    from data.nano_email.maker import RECIPE
 
-    return maker.build(HERE / "nano_email")
+    return nano_model.build(RECIPE, HERE / "nano_email")
 
 
 def mailbox() -> dict:
     """the made-up mails and the questions about them (seconds)"""
-    from data.mailbox import build
+    from data.mailbox.build import build
 
-    return build.build()
+    return build(HERE / "mailbox")
 
 
-ITEMS = {"nano": nano, "nano_email": nano_email, "mailbox": mailbox}
+def judged_groups() -> dict:
+    """played groups to hold a judge against (a minute)"""
+    from data.judged_groups.maker import build
+
+    return build(HERE / "judged_groups")
+
+
+ITEMS = {"nano": nano, "nano_email": nano_email, "mailbox": mailbox, "judged_groups": judged_groups}
 
 
 def main(names: list[str]) -> int:

@@ -12,13 +12,14 @@ from art_nb.course import doctor
 
 @pytest.fixture
 def nano(tmp_path):
-    """A folder with two files and their sums, as `data/nano` has."""
-    sums = ""
+    """A folder `nano` with two files and their sums, as `data/nano` has."""
+    folder, sums = tmp_path / "nano", ""
+    folder.mkdir()
     for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).write_text(name)
+        (folder / name).write_text(name)
         sums += f"{hashlib.sha256(name.encode()).hexdigest()}  {name}\n"
-    (tmp_path / "SHA256SUMS").write_text(sums)
-    return tmp_path
+    (folder / "SHA256SUMS").write_text(sums)
+    return folder
 
 
 def test_finds_everything_here(nano, capsys):

@@ -308,18 +308,18 @@ def tiny_policy():
     import transformers
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-    from data.nano import maker as nano
+    from data import chat_format
 
     letters = pre_tokenizers.ByteLevel.alphabet()
     bpe = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(sorted(letters))}, merges=[]))
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
-    bpe.add_special_tokens([AddedToken(token, special=True) for token in nano.SPECIAL_TOKENS])
+    bpe.add_special_tokens([AddedToken(token, special=True) for token in chat_format.SPECIAL_TOKENS])
     tokenizer = transformers.PreTrainedTokenizerFast(
         tokenizer_object=bpe, eos_token="<|im_end|>", pad_token="<|endoftext|>"
     )
-    tokenizer.chat_template = nano.CHAT_TEMPLATE
-    tokenizer.response_template = nano.RESPONSE_TEMPLATE
+    tokenizer.chat_template = chat_format.CHAT_TEMPLATE
+    tokenizer.response_template = chat_format.RESPONSE_TEMPLATE
     config = transformers.Qwen3Config(
         vocab_size=320, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
         num_key_value_heads=1, head_dim=16, max_position_embeddings=8192, eos_token_id=tokenizer.eos_token_id,

@@ -1,6 +1,7 @@
 """The stored groups are what they say: replayed, every game and search ends with the reward that is written down."""
 
 import asyncio
+import gzip
 import json
 
 import pytest
@@ -8,10 +9,11 @@ import pytest
 import art_nb as art
 from art_nb.rewards import RubricJudge
 from art_nb.rewards.judged_groups import DATA, judged_groups, save_groups
-from art_nb.tasks.email_search import EmailSearch, course_mailbox, first_message, scenarios
+from art_nb.tasks.email_search import TOOLS, EmailSearch, course_mailbox, first_message, scenarios
 from art_nb.tasks.game_2048 import Game, outcome_reward
 from benchmarks import judge, rise_judge
 from benchmarks.result import print_result
+from data.judged_groups import maker
 
 
 def replayed_game(trajectory):
@@ -58,7 +60,7 @@ def test_rewards_are_true(task, replayed):
 def test_what_is_saved_comes_back_without_tokens(tmp_path):
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "left"}, "token_ids": [1]}
     t = art.Trajectory(messages_and_choices=[{"role": "user", "content": "2 ."}, choice], reward=0.5, turn_rewards=[1.0],
-                       metrics={"won": True}, metadata={"task": "x"}, tools=judge.email_search.TOOLS)  # fmt: skip
+                       metrics={"won": True}, metadata={"task": "x"}, tools=TOOLS)  # fmt: skip
     save_groups(tmp_path / "a", [art.TrajectoryGroup([t, t], metadata={"task": "x"})] * 2)
     save_groups(tmp_path / "b", judged_groups(path=tmp_path / "a"))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
@@ -67,13 +69,24 @@ def test_what_is_saved_comes_back_without_tokens(tmp_path):
     assert (back.trajectories[1].reward, back.trajectories[1].metrics, back.trajectories[1].tools) == (0.5, {"won": 1}, t.tools)
 
 
-def test_the_benchmark_makes_the_same_groups_and_reports_on_them(tmp_path, capsys):
-    groups = asyncio.run(judge.make(3))
-    save_groups(tmp_path / "a", groups)
-    save_groups(tmp_path / "b", asyncio.run(judge.make(3)))
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert "| email_search | heuristic |" in judge.describe(groups)
-    print_result("judge", lambda: judge.measure(RubricJudge(), tmp_path / "a"))
+def test_the_maker_plays_the_committed_groups(tmp_path):
+    """Every thirteenth of them, for all would take half a minute; the card's table is of all."""
+    plans = list(maker.plans(100))
+    save_groups(tmp_path / "a", [maker.gathered(plan) for plan in plans[::13]])
+    made, committed = (gzip.decompress(path.read_bytes()).splitlines() for path in (tmp_path / "a", DATA))
+    assert len(plans) == len(committed) == 200 and made == committed[::13]
+    assert "\n".join(maker.rows(judged_groups())) in DATA.with_name("README.md").read_text(encoding="utf-8")
+
+
+def test_the_maker_writes_the_groups_and_their_card(tmp_path):
+    assert maker.build(tmp_path / "made", groups=1)["groups"] == 2
+    assert [group.metadata["task"] for group in judged_groups(path=tmp_path / "made" / DATA.name)] == ["email_search", "game_2048"]
+    assert "| email_search | searcher of skill" in (tmp_path / "made" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_benchmark_reports_on_groups(tmp_path, capsys):
+    save_groups(tmp_path / "few", judged_groups("email_search", 3) + judged_groups("game_2048", 3))
+    print_result("judge", lambda: judge.measure(RubricJudge(), tmp_path / "few"))
     result = json.loads(capsys.readouterr().out)
     for task in ("email_search", "game_2048"):
         assert result[task]["groups"] == 3 and result[task]["trajectories"] == 24 and result[task]["repeat_change"] == [0, 0, 0]

@@ -1,11 +1,11 @@
-"""The base model of the email task: what it is shown, how it was made, and that the committed one keeps to its format."""
+"""The base model of the email task: what it is shown, how it reads, and where it is told to look. test_data.py makes it."""
 
 import random
 from itertools import pairwise
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoTokenizer
 
 from art_nb.course.doctor import NANO_EMAIL
 from art_nb.inference.prompts import Template
@@ -83,16 +83,3 @@ def test_where_something_was_said_before_equals_a_plain_count():
             same = [j for j in range(i + 1) if row[j] == row[i + 1] and at.get(j - 1, -1) == row[i]]
             closer = [j for j in same if at.get(j - 2, -1) == at.get(i - 1, -1)]
             assert found[i].nonzero().flatten().tolist() == (closer or same)
-
-
-def test_a_few_steps_teach_something(tokenizer):
-    losses = []
-    nano_email.train(tokenizer, steps=40, seed=0, tokens=512, report=losses.append)
-    assert float(losses[-1].split("loss ")[1].split()[0]) < 6.5  # ln(vocabulary) is 7.5
-
-
-def test_the_committed_model_keeps_to_the_format(tokenizer):
-    model = AutoModelForCausalLM.from_pretrained(NANO_EMAIL)
-    assert model.num_parameters() < 2e6
-    found = nano_email.evaluate(model, tokenizer, seed=11, prompts=80)
-    assert found["well_formed"] >= 0.97 and found["copied"] >= 0.75

@@ -14,7 +14,7 @@ from pathlib import Path
 from art_nb.storage.checkpoints import write_file
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 
-DATA = Path(__file__).resolve().parents[2] / "data" / "judged_groups.jsonl.gz"
+DATA = Path(__file__).resolve().parents[2] / "data" / "judged_groups" / "groups.jsonl.gz"
 
 
 def judged_groups(task: str | None = None, n: int | None = None, path: Path = DATA) -> list[TrajectoryGroup]:

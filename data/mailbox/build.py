@@ -1,15 +1,14 @@
-"""Writes data/mailbox: mails, questions, card and hashes. `make data` (seconds)."""
+"""Writes data/mailbox, the made-up mails and the questions about them: `python -m data mailbox` (seconds)."""
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from art_nb.storage.checkpoints import write_folder
 from art_nb.tasks.email_search.mailbox import DATA, Mail, save_mails
 from art_nb.tasks.email_search.scenarios import Scenario, save_scenarios
+from data.item import write_item, write_text
 from data.mailbox.check import problems
 from data.mailbox.maker import make
 
@@ -27,11 +26,9 @@ def build(folder: Path = DATA, seed: int = 0) -> dict:
     def fill(new: Path) -> None:
         save_mails(new / "mails.jsonl.gz", mails)
         save_scenarios(new / "scenarios.jsonl", scenarios)
-        (new / "README.md").write_text(CARD.format(**facts))
-        sums = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(new.iterdir())]
-        (new / "SHA256SUMS").write_text("".join(sums))
+        write_text(new / "README.md", CARD.format(**facts))
 
-    write_folder(folder, fill)
+    write_item(folder, fill)
     return facts
 
 
@@ -60,7 +57,7 @@ license: apache-2.0
 {mails:,} mails of a company that does not exist, from {first} to {last}, and questions about them. Everything is
 invented: no name, address or text is from a real mailbox.
 
-Made by `make data` (data/mailbox/maker.py) from seed {seed}.
+Made by `python -m data mailbox` (data/mailbox/maker.py; its words are in words.py) from seed {seed}.
 
 | | |
 | --- | --- |
@@ -80,5 +77,5 @@ search shows of them. No other mail of the inbox that is about the same thing sh
 question asks for its final value, or says that it wants the first. data/mailbox/check.py finds all this from the
 finished mails, without knowing how they were made.
 
-SHA256SUMS lists the files' hashes.
+SHA256SUMS lists the files' hashes. Licence: Apache-2.0, as all of the project.
 """

@@ -345,4 +345,3 @@ def _mail(draft: Draft, ids: dict[Draft, str]) -> Mail:
         body=f"{draft.text}\n\n{draft.quote}" if draft.quote else draft.text, attachments=draft.attachments,
         in_reply_to=ids.get(draft.parent, ""), inboxes=tuple(address_of(name).address for name in draft.inboxes()),
     )  # fmt: skip
-

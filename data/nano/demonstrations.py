@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 
 from art_nb.tasks.game_2048 import environment as game_2048
-from data.nano.demonstration import Demonstration
+from data.demonstration import Demonstration
 
 SYSTEM_PROMPTS = (
     "You play 2048.",
     "You play 2048. Answer left, right, up or down.",
     "You are an excellent 2048 player. Answer with one word: left, right, up or down.",
 )
+HINTS = 6  # labels of a cell: see `neighbour_labels`
 
 
 class Demonstrations2048:

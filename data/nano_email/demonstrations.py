@@ -16,9 +16,9 @@ from pathlib import Path
 
 from art_nb.tasks.email_search.environment import I_DONT_KNOW, TOOLS, EmailSearch, Scenario, first_message
 from art_nb.tasks.email_search.mailbox import Mailbox, write_mailbox
+from data.demonstration import Demonstration
 from data.mailbox.maker import make
 from data.mailbox.words import EVENTS, KINDS, PAPERS, PASSES, SERIES, TRIPS
-from data.nano.demonstration import Demonstration
 
 PATIENCE = 7  # turns after which it ends the search
 TOPICS = EVENTS + PAPERS + PASSES + SERIES + TRIPS

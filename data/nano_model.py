@@ -1,0 +1,176 @@
+"""How a nano base model is made: a tokenizer, a tiny Qwen3, supervised training, a look at held-out prompts, a card.
+
+It knows nothing of tasks: what differs from model to model is a `Recipe`. The makers are data/nano/maker.py and
+data/nano_email/maker.py.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from data.chat_format import Encoded
+from data.item import write_item, write_text
+
+FIRST = 5  # so many steps' losses are kept, for whoever wants to know whether the maker still does what it did
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What one base model has of its own.
+
+    task: its name, for the card.
+    steps: of training.
+    tokenizer: seed -> the tokenizer.
+    initial_model: (tokenizer, seed) -> the model before training.
+    train: (model, tokenizer, steps, seed) -> trains it step by step, with the loss of the answers of each step.
+    evaluate: (model, tokenizer, seed, prompts=some hundred) -> shares of its answers to held-out prompts.
+    card: README.md, with the facts of `build` in braces.
+    """
+
+    task: str
+    steps: int
+    tokenizer: Callable[[int], PreTrainedTokenizerFast]
+    initial_model: Callable[[PreTrainedTokenizerFast, int], Qwen3ForCausalLM]
+    train: Callable[[Qwen3ForCausalLM, PreTrainedTokenizerFast, int, int], Iterator[float]]
+    evaluate: Callable[..., dict[str, float]]
+    card: str
+
+
+def build(recipe: Recipe, folder: Path, *, steps: int | None = None, seed: int = 0, report=print) -> dict:
+    """Make a base model and write it to `folder`, whole or not at all. Returns the card's facts, as in training.json."""
+    device, steps, started = "cuda" if torch.cuda.is_available() else "cpu", steps or recipe.steps, time.time()
+    report("building the tokenizer")
+    tokenizer = recipe.tokenizer(seed)
+    model = recipe.initial_model(tokenizer, seed).to(device).train()
+    losses = followed(recipe.train(model, tokenizer, steps, seed), steps, report)
+    minutes = (time.time() - started) / 60
+    report("evaluating on held-out prompts")
+    shares = recipe.evaluate(model.eval(), tokenizer, seed + 1)
+    facts = {
+        "task": recipe.task, "seed": seed, "steps": steps, "answer_loss": round(mean(losses[-100:]), 4),
+        "first_losses": [round(loss, 4) for loss in losses[:FIRST]], "minutes": round(minutes, 1),
+        "device": f"{device}, {torch.get_num_threads()} threads", "parameters": model.num_parameters(),
+        "vocabulary": len(tokenizer), "torch": torch.__version__,
+        **{name: round(share, 4) for name, share in shares.items()},
+    }  # fmt: skip
+    write(folder, model, tokenizer, facts, recipe.card)
+    return facts
+
+
+def vocabulary(tokenizer: PreTrainedTokenizerFast) -> int:
+    """V, the tokens that the model has room for: the tokenizer's, rounded up to a multiple of 64."""
+    return -(-len(tokenizer) // 64) * 64
+
+
+def nano_config(tokenizer: PreTrainedTokenizerFast, rope_theta: float, **attention) -> Qwen3Config:
+    """Qwen3's architecture at the smallest size that learns the rules of 2048."""
+    return Qwen3Config(
+        vocab_size=vocabulary(tokenizer),
+        hidden_size=128,
+        intermediate_size=384,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        max_position_embeddings=8192,
+        rope_parameters={"rope_type": "default", "rope_theta": rope_theta},
+        initializer_range=0.08,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        use_cache=True,
+        dtype="float32",
+        **attention,
+    )
+
+
+def sharpen_attention(model: Qwen3ForCausalLM) -> None:
+    """Attention that starts sharper learns sooner which neighbour to look at."""
+    for layer in model.model.layers:
+        torch.nn.init.constant_(layer.self_attn.q_norm.weight, 2.0)
+        torch.nn.init.constant_(layer.self_attn.k_norm.weight, 2.0)
+
+
+def stack(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
+    """(ids (B, T), padded; where an answer's tokens are predicted (N, 2): the place before each)."""
+    longest = max(len(row.ids) for row in rows)
+    ids = torch.tensor([row.ids + [tokenizer.pad_token_id] * (longest - len(row.ids)) for row in rows])
+    return ids, torch.tensor([(b, place - 1) for b, row in enumerate(rows) for place, _ in row.answers])
+
+
+def descend(
+    model: Qwen3ForCausalLM,
+    probe: torch.nn.Module,
+    batches: Iterable[tuple[torch.Tensor, ...]],
+    backward: Callable[..., torch.Tensor],
+    steps: int,
+    learning_rate: float = 3e-3,
+) -> Iterator[float]:
+    """Train the model, and the probe along with it: a step a batch, each yielding its loss of the answers.
+
+    backward(*batch): calls `.backward()` on every loss and returns that of the answers, ().
+    """
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    vectors = [p for p in model.parameters() if p.dim() <= 1] + list(probe.parameters())
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.01}, {"params": vectors, "weight_decay": 0.0}],
+        lr=learning_rate, betas=(0.9, 0.98), fused=True,
+    )  # fmt: skip
+    schedule = torch.optim.lr_scheduler.OneCycleLR(
+        optimizer, learning_rate, total_steps=steps, pct_start=0.05, final_div_factor=100
+    )
+    for _, batch in zip(range(steps), batches, strict=False):
+        optimizer.zero_grad(set_to_none=True)
+        loss = backward(*(tensor.to(model.device) for tensor in batch))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        yield loss.item()
+
+
+def followed(training: Iterator[float], steps: int, report=print) -> list[float]:
+    """All losses of a training, with a line every 50 steps."""
+    losses, started = [], time.time()
+    for step, loss in enumerate(training, start=1):
+        losses.append(loss)
+        if step % 50 == 0 or step == steps:
+            elapsed = time.time() - started
+            left = elapsed / step * (steps - step)
+            report(f"step {step}/{steps}  loss {mean(losses[-100:]):.4f}  {elapsed:.0f} s  about {left:.0f} s left")
+    return losses
+
+
+def mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+@torch.inference_mode()
+def sample(model, tokenizer, messages: list[dict], tools: list[dict] | None, max_tokens: int) -> str:
+    """The model's next message at temperature 1, as text."""
+    prompt = tokenizer.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    ).to(model.device)
+    ids = model.generate(**prompt, max_new_tokens=max_tokens, do_sample=True, top_k=0)[0, prompt["input_ids"].shape[1] :]
+    return tokenizer.decode(ids).removesuffix(tokenizer.eos_token)
+
+
+def write(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: dict, card: str) -> None:
+    """Weights, tokenizer, facts, the card filled with them, and hashes, whole or not at all."""
+    model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+
+    def fill(new: Path) -> None:
+        model.save_pretrained(new)
+        tokenizer.save_pretrained(new)
+        write_text(new / "training.json", json.dumps(facts, indent=2) + "\n")
+        write_text(new / "README.md", card.format(**facts))
+
+    write_item(folder, fill)

@@ -1,0 +1,129 @@
+"""The data and their makers: an item is written whole and its maker stays; the base models are what their makers make."""
+
+import hashlib
+import importlib
+import json
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from data import __main__ as command
+from data import chat_format, nano_model
+from data.demonstration import Demonstration
+from data.item import SUMS, read_sums, write_item
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+def files(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def filled(**texts):
+    return lambda folder: [(folder / name).write_text(text) for name, text in texts.items()]
+
+
+def test_what_was_made_is_replaced_and_what_was_not_stays(tmp_path):
+    item = tmp_path / "item"
+    write_item(item, filled(card="old", model="old", dropped="old"))
+    (item / "maker.py").write_text("make()")
+    (item / "notes").mkdir()
+    (item / "notes" / "card").write_text("of mine")
+    write_item(item, filled(card="new", model="new"))
+    found = files(item)
+    sums = {name: hashlib.sha256(b"new").hexdigest() for name in ("card", "model")}
+    assert read_sums(item) == sums and found.pop(SUMS).decode() == "".join(f"{sum}  {name}\n" for name, sum in sums.items())
+    assert found == {"card": b"new", "model": b"new", "maker.py": b"make()", "notes/card": b"of mine"}
+
+
+def test_an_item_that_fails_in_the_making_is_left_alone(tmp_path):
+    item = tmp_path / "item"
+    write_item(item, filled(card="old"))
+    (item / "maker.py").write_text("make()")
+    before = files(tmp_path)
+
+    def fail(folder):
+        filled(card="new")(folder)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_item(item, fail)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", command.ITEMS)
+def test_an_item_says_what_it_is_and_its_hashes_are_of_all_that_was_made(name):
+    sums = read_sums(DATA / name)
+    made = [path for path in (DATA / name).iterdir() if path.is_file() and path.suffix != ".py" and path.name != SUMS]
+    assert sums == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in made}
+    card = (DATA / name / "README.md").read_text(encoding="utf-8")
+    assert f"`python -m data {name}`" in card and f"data/{name}/maker.py" in card and "license: apache-2.0" in card
+    assert f"[{name}]({name}/README.md)" in (DATA / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_command_makes_the_items_it_is_given_and_names_them_all_otherwise(monkeypatch, capsys):
+    monkeypatch.setattr(command, "ITEMS", {"a": lambda: {"size": 1}, "b": lambda: {"size": 2}})
+    assert command.main(["b"]) == 0 and capsys.readouterr().out == "b: size 2\n"
+    assert command.main([]) == 0 and capsys.readouterr().out == "a: size 1\nb: size 2\n"
+    assert command.main(["b", "c"]) == 2 and "no item 'c'" in (said := capsys.readouterr()).err and not said.out
+
+
+@pytest.fixture(scope="module", params=["nano", "nano_email"])
+def base(request):
+    """(folder, recipe, facts, committed tokenizer) of a base model."""
+    folder, recipe = DATA / request.param, importlib.import_module(f"data.{request.param}.maker").RECIPE
+    facts = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    return folder, recipe, facts, AutoTokenizer.from_pretrained(folder)
+
+
+def test_the_tokenizer_is_made_again_to_the_byte(base, tmp_path):
+    folder, recipe, facts, _ = base
+    recipe.tokenizer(facts["seed"]).save_pretrained(tmp_path)
+    assert files(tmp_path).keys() == {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
+    assert files(tmp_path).items() <= files(folder).items()
+
+
+def test_the_first_steps_of_training_are_the_recorded_ones(base):
+    """And they teach something. The rest differs in its last digits from processor to processor, and takes minutes."""
+    folder, recipe, facts, tokenizer = base
+    model = recipe.initial_model(tokenizer, facts["seed"])
+    committed = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = json.loads(model.config.to_json_string(use_diff=False)) | {"architectures": ["Qwen3ForCausalLM"]}
+    assert {name: config[name] for name in committed} == committed | {"transformers_version": config["transformers_version"]}
+    assert model.num_parameters() == facts["parameters"] < 2e6
+    training = recipe.train(model.train(), tokenizer, facts["steps"], facts["seed"])
+    losses = list(islice(training, len(facts["first_losses"])))
+    assert losses == pytest.approx(facts["first_losses"], abs=0.01) and losses[0] - losses[-1] > 0.1
+
+
+def test_the_committed_model_answers_as_its_card_says(base):
+    folder, recipe, facts, tokenizer = base
+    shares = recipe.evaluate(AutoModelForCausalLM.from_pretrained(folder), tokenizer, facts["seed"] + 2, prompts=80)
+    recorded = {name: facts[name] for name in shares}
+    assert shares == pytest.approx(recorded, abs=0.1)  # three standard errors of the rarest of them
+    assert recipe.card.format(**facts) == (folder / "README.md").read_text(encoding="utf-8")
+
+
+def test_a_base_model_is_made_whole(tmp_path, base):
+    """By a recipe of few steps that looks at nothing: what it writes loads, and says of itself what was done."""
+    _, recipe, _, tokenizer = base
+    quick = nano_model.Recipe(
+        "a task", 2, lambda seed: tokenizer, recipe.initial_model, lambda *given: iter([3.0, 1.0]), lambda *given: {"legal": 0.5},
+        "{task}, {steps} steps, {answer_loss}, {first_losses}, {legal:.0%}",
+    )  # fmt: skip
+    said = []
+    facts = nano_model.build(quick, tmp_path / "made", report=said.append)
+    assert (tmp_path / "made" / "README.md").read_text() == "a task, 2 steps, 2.0, [3.0, 1.0], 50%"
+    assert json.loads((tmp_path / "made" / "training.json").read_text()) == facts and said[-1].startswith("evaluating")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id
+    assert AutoTokenizer.from_pretrained(tmp_path / "made").get_vocab() == tokenizer.get_vocab()
+
+
+def test_a_choice_between_words_of_several_tokens_is_refused(base):
+    *_, tokenizer = base
+    messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "sesquipedalian"}]
+    with pytest.raises(ValueError, match="'sesquipedalian' is not one token"):
+        chat_format.encode(tokenizer, [Demonstration(messages, choices=[{"sesquipedalian": 1.0}])])
