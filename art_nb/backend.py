@@ -14,16 +14,17 @@ import json
 import os
 import random
 import time
-import weakref
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 from openai import AsyncOpenAI
 
 from art_nb.inference.client import InProcessClient
+from art_nb.model import Model
 from art_nb.rollouts.gathering import Gathering, outermost
 from art_nb.storage import checkpoints, logbook
 from art_nb.trajectories import TrajectoryGroup
@@ -34,28 +35,33 @@ if TYPE_CHECKING:
     from art_nb.model import TrainableModel
     from art_nb.training.learner import Learner
     from art_nb.training.policy import Policy
+    from art_nb.training.versions import Versions
 
 
 @dataclass
 class Running:
-    """One registered model: its policy, what samples from it, what trains it, and how far it is.
+    """One registered model: the policy in training, what trains it, its versions so far, and what samples from them.
 
     options: the GRPOConfig fields that `learner` was made with; trainer_args: those of the model itself.
     stale: an update was broken off; the weights must be read back before they are used.
     sampled: the sampler's tokens and seconds when the last step ended.
-    gathering: the one that asked last.
+    gatherings: those that have asked.
     """
 
     policy: Policy
-    sampler: Sampler
     learner: Learner
+    versions: Versions
+    sampler: Sampler
     folder: Path
     trainer_args: dict[str, Any]
     options: dict[str, Any]
-    step: int = 0
     stale: bool = True
     sampled: tuple[int, float] = (0, 0.0)
-    gathering: Callable[[], Gathering | None] = lambda: None
+    gatherings: WeakSet[Gathering] = field(default_factory=WeakSet)
+
+    @property
+    def step(self) -> int:
+        return self.versions.step
 
 
 class LocalBackend:
@@ -119,22 +125,24 @@ class LocalBackend:
         return None, None
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """An OpenAI client that asks the model in this process."""
+        """An OpenAI client that asks the model in this process, as it is now or was at any kept step, or its base model."""
         self._of(model)
-        return InProcessClient(partial(self._answer, model))
+        return InProcessClient(partial(self._answer, model), lambda: self._of(model).versions.names())
 
     async def _answer(
         self, to: TrainableModel, *, messages: Iterable[dict], model: str | None = None, **parameters: Any
     ) -> Any:
         running = self._of(to)
-        name, _, step = (model or to.name).partition("@")
-        if name != to.name or (step and step != str(running.step)):
-            raise ValueError(f"model {model!r} is not loaded: this client answers for {to.name!r} at step {running.step}")
+        policy = running.versions.asked(model)
         self._begin_gathering(running)
-        return await running.sampler.create(messages=list(messages), model=to.name, **parameters)
+        return await running.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
 
     async def _get_step(self, model: TrainableModel) -> int:
         return self._of(model).step
+
+    def _model_inference_name(self, model: TrainableModel, step: int | None = None) -> str:
+        versions = self._of(model).versions
+        return versions.at(versions.step if step is None else step)
 
     async def train(
         self,
@@ -159,7 +167,7 @@ class LocalBackend:
         config = (config or TrainConfig()).with_art_options(art_options)
         groups, running = list(trajectory_groups), self._of(model)
         started = time.perf_counter()
-        sequences, counts = build_sequences(groups, running.policy.tokenizer, config)
+        sequences, counts = build_sequences(groups, running.policy.tokenizer, config, running.versions.at(running.step))
         row = logbook.summary(groups) | counts | self._rollout_metrics(running)
         step = running.step + 1
         running.stale = True  # until everything is saved
@@ -188,6 +196,48 @@ class LocalBackend:
             logbook.append_row(running.folder, "train", step, row)
         return where
 
+    async def _experimental_fork_checkpoint(
+        self,
+        model: Model,
+        from_model: str,
+        from_project: str | None = None,
+        from_s3_bucket: str | None = None,
+        not_after_step: int | None = None,
+        verbose: bool = False,
+        prefix: str | None = None,
+        *,
+        best_metric: str | None = None,
+        optimizer: bool = True,
+    ) -> None:
+        """Let `model` start where another model of this backend was, at the same step; before or after `register`.
+
+        Args:
+            from_model, from_project: its name, and its project if that is another one.
+            not_after_step: take none of its later checkpoints.
+            best_metric: "split/name" of a logged metric: of its checkpoints the best by that one, not the latest.
+            optimizer: take over what the optimizer remembers as well.
+            from_s3_bucket, prefix: ART's storage, which is not here. verbose: print what was done.
+
+        Raises: as `training.forking.fork`; ValueError as well when the adapter does not fit a registered model.
+        """
+        from art_nb.training.forking import fork
+        from art_nb.training.state import read_adapter
+
+        if from_s3_bucket is not None or prefix is not None:
+            raise ValueError("from_s3_bucket, prefix: there is no S3 here; copy the model's folder into this backend's path")
+        theirs, mine = Model(name=from_model, project=from_project or model.project), self.output_dir(model)
+        running = self._running.get(mine)
+        origin = fork(
+            self.output_dir(theirs), mine, not_after_step=not_after_step, best_metric=best_metric, optimizer=optimizer,
+            check=lambda checkpoint: running and read_adapter(running.policy, checkpoint),
+        )  # fmt: skip
+        if running:
+            running.versions.forget()
+            running.sampler.forget()
+            running.stale = True
+        if verbose:
+            print(f"{model.name!r} starts from {origin}")
+
     async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
         running = self._of(model)
         checkpoints.prune(running.folder / "checkpoints", {*steps_to_keep, running.step})
@@ -205,6 +255,7 @@ class LocalBackend:
         from art_nb.inference.sampler import Sampler
         from art_nb.training.learner import Learner
         from art_nb.training.policy import load_policy
+        from art_nb.training.versions import Versions
 
         internal = model._internal_config or {}
         policy = load_policy(
@@ -213,8 +264,9 @@ class LocalBackend:
         )  # fmt: skip
         trainer_args = dict(internal.get("trainer_args") or {})
         learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
-        sampler = Sampler(policy.sampling_model(), policy.tokenizer, slots=self.slots, seed=self.seed)
-        running = Running(policy, sampler, learner, folder, trainer_args, trainer_args)
+        versions = Versions(policy, model.name, model.base_model, folder / "checkpoints", self.seed)
+        sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
+        running = Running(policy, learner, versions, sampler, folder, trainer_args, trainer_args)
         self._restore(running)
         return running
 
@@ -244,23 +296,24 @@ class LocalBackend:
         self._refresh(running, step)
 
     def _refresh(self, running: Running, step: int) -> None:
-        """Let the sampler see the policy's present weights, those of `step`."""
-        running.policy.sampling_model()
-        running.sampler.forget()
-        running.sampler.seed = (self.seed, step)
+        """The checkpoint of `step` is the latest now, and the policy in training holds the same."""
+        running.sampler.forget(running.versions.at(running.step))
         running.sampled = (running.sampler.tokens_sampled, running.sampler.seconds)
-        running.step, running.stale = step, False
+        running.versions.step, running.stale = step, False
 
     def _begin_gathering(self, running: Running) -> None:
         """A gathering starts from nothing remembered: it gives the same whatever was sampled before it.
 
-        So a run that was interrupted, or that validates at other times, still trains on the same rollouts.
+        So a run that was interrupted, or that validates at other times, still trains on the same rollouts. Of several
+        gatherings side by side the first one does.
         """
         now, sampler = outermost(), running.sampler
-        if now is not None and now is not running.gathering():
-            running.gathering = weakref.ref(now)
-            if sampler.driver is None or sampler.driver.done():  # else two gatherings run side by side
-                sampler.forget()
+        if now is None or now in running.gatherings:
+            return
+        alone = not any(gathering.in_flight for gathering in running.gatherings)
+        if alone and (sampler.driver is None or sampler.driver.done()):
+            sampler.forget()
+        running.gatherings.add(now)
 
     def _seed_of(self, step: int) -> int:
         return random.Random(f"{self.seed} {step}").getrandbits(63)

@@ -54,6 +54,8 @@ class Backend(Protocol):
 
     async def _get_step(self, model: "TrainableModel") -> int: ...
 
+    def _model_inference_name(self, model: "TrainableModel", step: int | None = None) -> str: ...
+
     async def _delete_checkpoint_files(self, model: "TrainableModel", steps_to_keep: list[int]) -> None: ...
 
 
@@ -212,10 +214,21 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         self.inference_base_url, self.inference_api_key = url, key
 
     def openai_client(self) -> AsyncOpenAI:
-        """A client that asks this model in process, no socket. Raises: ValueError before `register`."""
+        """A client that asks this model in process, no socket; or what it was at a step, or its base model.
+
+        `model=` names which: `name` (the latest), "name@step" while that checkpoint is kept, or `base_model`;
+        `client.models.list()` gives them all. Each choice says in `policy` which one sampled it. Raises: ValueError
+        before `register`.
+        """
         if self._client is None:  # making one costs 20 ms, and a rollout asks for it at every start
             self._client = self.backend().client(self)
         return self._client
+
+    def get_inference_name(self, step: int | None = None) -> str:
+        """The name to send as `model`: "name@step" of that step, or of the latest once it is registered."""
+        if self._backend is not None:
+            return self._backend._model_inference_name(self, step)
+        return super().get_inference_name(step)
 
     async def train(
         self,

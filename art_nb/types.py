@@ -32,6 +32,9 @@ class TrainConfig(pydantic.BaseModel):
     turn_discount: how much a later turn's reward counts for an earlier turn, per turn in between; in [0, 1].
         Used only for trajectories that carry `turn_rewards`.
     num_updates: optimizer passes over the batch; from the second on, the clip range matters.
+    other_policies: train also on what other models sampled (the base model, say). Left alone, their trajectories are
+        left out before advantages are computed, and their answers inside of others are read, not learnt. What an
+        earlier step of the model sampled is always trained on, with its ratio to the policy that sampled it.
     grpo: any further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`.
 
     Raises: pydantic.ValidationError naming the field, what was given and what is allowed.
@@ -45,6 +48,7 @@ class TrainConfig(pydantic.BaseModel):
     scale_rewards: Literal["group", "batch", "none"] = "group"
     turn_discount: float = pydantic.Field(default=0.95, ge=0, le=1)
     num_updates: int = pydantic.Field(default=1, ge=1)
+    other_policies: bool = False
     grpo: dict[str, Any] = {}
 
     @pydantic.model_validator(mode="before")

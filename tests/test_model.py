@@ -31,6 +31,9 @@ class Backend:
     async def _get_step(self, model):
         return self.step
 
+    def _model_inference_name(self, model, step=None):
+        return f"{model.name}@{self.step if step is None else step}"
+
     async def train(self, model, trajectory_groups, *, config=None, **options):
         self.step += 1
         self.asked.append((config, options))
@@ -273,9 +276,12 @@ def test_a_prompted_model_without_a_server():
         art.Model(name="a", project="p").openai_client()
 
 
-def test_inference_names(model):
-    assert model.get_inference_name() == "agent" and model.get_inference_name(step=3) == "agent@3"
+def test_inference_names(model, backend):
+    backend.step = 5
+    assert model.get_inference_name() == "agent@5" and model.get_inference_name(step=3) == "agent@3"
     assert model.litellm_completion_params(step=3)["model"] == "hosted_vllm/agent@3"
+    unregistered = art.TrainableModel(name="agent", project="p", base_model="b")
+    assert unregistered.get_inference_name() == "agent" and unregistered.get_inference_name(3) == "agent@3"
 
 
 def test_a_model_with_a_config_of_its_own():

@@ -7,21 +7,42 @@ from types import SimpleNamespace
 from typing import Any
 
 from openai import AsyncOpenAI
+from openai._base_client import AsyncPaginator
+from openai.pagination import AsyncPage
+from openai.types import Model
 
 
 class InProcessClient(AsyncOpenAI):
-    """`openai.AsyncOpenAI` whose chat completions come from `create(**parameters)`."""
+    """`openai.AsyncOpenAI` whose chat completions come from `create(**parameters)`.
 
-    def __init__(self, create: Callable[..., Awaitable[Any]]) -> None:
+    names: gives the models that can be asked, for `client.models.list()`.
+    """
+
+    def __init__(self, create: Callable[..., Awaitable[Any]], names: Callable[[], list[str]]) -> None:
         super().__init__(api_key="in-process", base_url="http://in-process.invalid/v1")
-        self._create = create
+        self._create, self._names = create, names
 
     @property
     def chat(self) -> Any:  # type: ignore[override]
         return SimpleNamespace(completions=SimpleNamespace(create=self._create))
+
+    @property
+    def models(self) -> Any:  # type: ignore[override]
+        return SimpleNamespace(list=lambda **_: Listing(self._names()))
 
     def copy(self, **_: Any) -> InProcessClient:  # type: ignore[override]
         """Itself: timeouts, retries and headers mean nothing without a socket."""
         return self
 
     with_options = copy
+
+
+class Listing(AsyncPaginator[Model, AsyncPage[Model]]):
+    """What `models.list()` returns: `await` gives the page, `async for` its models."""
+
+    def __init__(self, names: list[str]) -> None:
+        models = [Model(id=name, created=0, object="model", owned_by="art_nb") for name in names]
+        self._page = AsyncPage[Model](data=models, object="list")
+
+    async def _get_page(self) -> AsyncPage[Model]:
+        return self._page

@@ -11,7 +11,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,14 +128,18 @@ def trajectory_table(found: list[dict[str, Any]]) -> "pandas.DataFrame":
     return pandas.DataFrame(table)
 
 
-def best_step(folder: Path, metric: str) -> int | None:
-    """Step with the highest mean of `metric` ("split/name"), the latest of equals; None if there is none."""
+def best_step(folder: Path, metric: str, among: Collection[int] | None = None) -> int | None:
+    """Step with the highest mean of `metric` ("split/name"), the latest of equals; None if there is none.
+
+    among: the steps to choose from; None: all.
+    """
     split, slash, name = metric.partition("/")
     if not slash:
         raise ValueError(f'metric {metric!r}: write it as "split/name", e.g. "val/{metric}".')
     values: dict[int, list[float]] = {}
     for row in rows(folder):
-        if row["split"] == split and isinstance(row.get(name), int | float):  # a string is NaN or infinity
+        is_number = isinstance(row.get(name), int | float)  # a string is NaN or infinity
+        if row["split"] == split and is_number and (among is None or row["step"] in among):
             values.setdefault(row["step"], []).append(row[name])
     return max(values, key=lambda step: (statistics.fmean(values[step]), step), default=None)
 

@@ -12,17 +12,19 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from art_nb.training.grpo import entropy, kl_k3, ratio, token_logprobs
+from art_nb.training.grpo import entropy, kl_k3, ratio
+from art_nb.training.micro_batches import by_beginning, by_length, collate
 from art_nb.training.policy import Policy, default_learning_rate
+from art_nb.training.prefix_tree import attending_in_trees, takes_trees
 from art_nb.training.sequences import TokenSequence
-from art_nb.training.shortcuts import folded_adapters, last_mlp_only_where
+from art_nb.training.shortcuts import folded_adapters, last_layer_only_where
 from art_nb.types import TrainConfig
 
 # After policy, which silences TRL's telemetry and takes this class before Unsloth can replace it.
@@ -48,8 +50,8 @@ class Learner(GRPOTrainer):
         policy: what is trained.
         grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...).
         output_dir: where TRL may write.
-        tokens_per_micro_batch: padded tokens that go through the model at once. On a GPU this bounds the memory;
-            on a CPU few are faster, as they stay in its cache. None: 16384 and 2048.
+        tokens_per_micro_batch: distinct tokens that go through the model at once (padded ones where it takes no trees).
+            On a GPU this bounds the memory; on a CPU few are faster, as they stay in its cache. None: 16384 and 1536.
     """
 
     def __init__(
@@ -81,8 +83,9 @@ class Learner(GRPOTrainer):
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances a router, which no adapter changes
-        default = 16384 if policy.device.type == "cuda" else 2048
+        default = 16384 if policy.device.type == "cuda" else 1536
         self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or default
+        self.as_tree = takes_trees(policy)
         self.current_gradient_accumulation_steps = 1
         self.create_optimizer()
         self.optimizer = self.accelerator.prepare(self.optimizer)
@@ -113,7 +116,11 @@ class Learner(GRPOTrainer):
         self.beta = config.kl_penalty_coef
         batches = self.micro_batches(sequences, config)
         decoder = self.policy.model.get_base_model().base_model
-        with _seeded(seed, self.policy.device), last_mlp_only_where(decoder, lambda: self._trained):
+        with ExitStack() as inside:
+            inside.enter_context(_seeded(seed, self.policy.device))
+            inside.enter_context(last_layer_only_where(decoder, lambda: self._inputs["layout"].needed))
+            if self.as_tree:
+                inside.enter_context(attending_in_trees(decoder))
             metrics = {} if self.beta else {"kl": self._watched_kl(sequences)}
             if self.beta:
                 for batch in batches:
@@ -123,7 +130,7 @@ class Learner(GRPOTrainer):
                 updates.append(self._update(batches, rate, lambda text, n=number: report(f"update {n}, {text}")))
                 if number == 1 < config.num_updates:
                     for batch in batches:
-                        batch["old_per_token_logps"] = batch["logprobs"]
+                        batch.setdefault("old_per_token_logps", batch["logprobs"])
         seconds = time.perf_counter() - started
         return (
             metrics
@@ -138,59 +145,68 @@ class Learner(GRPOTrainer):
         )
 
     def micro_batches(self, sequences: list[TokenSequence], config: TrainConfig) -> list[dict]:
-        """TRL's input dictionaries, of like lengths, each with the `weight` of its loss in the whole batch's."""
+        """TRL's input dictionaries, each with the `weight` of its loss in the whole batch's."""
         most = config.grad_accumulation_sequences or len(sequences)
-        cuts: list[list[TokenSequence]] = [[]]
-        for sequence in sorted(sequences, key=lambda s: len(s.ids)):
-            # They get longer, so this one's length is the width of the batch that it would join.
-            if len(cuts[-1]) and (len(cuts[-1]) + 1) * len(sequence.ids) > self.tokens_per_micro_batch:
-                cuts.append([])
-            elif len(cuts[-1]) == most:
-                cuts.append([])
-            cuts[-1].append(sequence)
-        batches = [collate(cut, self._tokenizer.pad_token_id or 0, self.policy.device) for cut in cuts]
+        cuts = (by_beginning if self.as_tree else by_length)(sequences, self.tokens_per_micro_batch, most)
+        batches = [self._collate(cut) for cut in cuts]
         tokens = sum(batch["num_items_in_batch"].item() for batch in batches)
         for batch, cut in zip(batches, cuts, strict=True):
             batch["share"] = batch["num_items_in_batch"].item() / tokens
             batch["weight"] = len(cut) / len(sequences) if self.loss_type in BY_SEQUENCES else batch["share"]
         return batches
 
+    def _collate(self, sequences: list[TokenSequence]) -> dict:
+        return collate(sequences, self._tokenizer.pad_token_id or 0, self.policy.device, self.as_tree)
+
     def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """TRL's loss; notes first which tokens it will ask the log-probabilities of."""
-        self._trained = inputs["tool_mask"].bool()
+        """TRL's loss; notes first what it will ask the log-probabilities of."""
+        self._inputs = inputs
         return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+
+    def _note_old(self, logprobs: torch.Tensor) -> None:
+        """In the first update TRL takes the ratio of each token to what it is now. What another policy sampled has one to
+        that policy: it is given here, before TRL asks for it. logprobs: (B, T), those of the first update."""
+        other = self._inputs["off_policy"] & self._inputs["sampling_logprobs"].isfinite()
+        if other.any() and "old_per_token_logps" not in self._inputs:
+            self._inputs["old_per_token_logps"] = torch.where(other, self._inputs["sampling_logprobs"], logprobs)
 
     def _get_per_token_logps_and_entropies(self, model, input_ids, attention_mask, logits_to_keep, **_):
         """Log-probabilities and entropies (B, T) of the sampled tokens, 0 elsewhere, in the place of TRL's forward.
 
-        Only sampled tokens go through the output head (TRL sends what the environment said through it as well).
-        Padding lies on the right, where a causal model never looks, so no mask is needed and attention takes its
-        fastest path. Nothing follows the last token, so it does not go through the model.
+        The model is given the layout in the place of the padded sequences. Only places where a sampled token is predicted
+        go through the output head (TRL sends what the environment said through it as well).
         """
-        base = self.accelerator.unwrap_model(model).get_base_model()
+        base, layout = self.accelerator.unwrap_model(model).get_base_model(), self._inputs["layout"]
+        trained = self._inputs["tool_mask"].bool()
         with self.accelerator.autocast():
-            hidden = base.base_model(input_ids=input_ids[:, :-1], use_cache=False).last_hidden_state
-            hidden, ids = hidden[self._trained], input_ids[:, 1:][self._trained]
-            found = self._head(base.get_output_embeddings(), hidden, ids)
+            hidden = base.base_model(**layout.forward, use_cache=False).last_hidden_state[layout.needed]
+            found = self._head(base.get_output_embeddings(), hidden, layout.places, input_ids[:, 1:][trained])
         logprobs, entropies = (
-            torch.zeros(self._trained.shape, device=values.device).masked_scatter(self._trained, values) for values in found
+            torch.zeros(trained.shape, device=values.device).masked_scatter(trained, values) for values in found
         )
         self.last_logprobs = logprobs.detach()
+        if logprobs.requires_grad:
+            self._note_old(self.last_logprobs)
         return logprobs, entropies, None
 
-    def _head(self, head: torch.nn.Module, hidden: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """hidden: (N, C), ids: (N,). Returns log-probabilities and entropies, both (N,)."""
+    def _head(self, head: torch.nn.Module, hidden: torch.Tensor, places: torch.Tensor, ids: torch.Tensor):
+        """hidden: (R, C); places: (M,), which of these predicts each token; ids: (M,). Returns their log-probabilities and
+        entropies, both (M,)."""
 
-        def compute(hidden, ids):
+        def compute(hidden, places, ids):
             logits = head(hidden).float() / self.temperature
-            return token_logprobs(logits, ids), entropy(logits if self._entropy_bonus_enabled else logits.detach())
+            entropies = entropy(logits if self._entropy_bonus_enabled else logits.detach())
+            return logits[places, ids] - logits.logsumexp(-1)[places], entropies[places]
 
         rows = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
         if len(hidden) <= rows:
-            return compute(hidden, ids)
-        parts = zip(hidden.split(rows), ids.split(rows), strict=True)
-        done = [checkpoint(compute, *part, use_reentrant=False) for part in parts]
-        return torch.cat([logprobs for logprobs, _ in done]), torch.cat([entropies for _, entropies in done])
+            return compute(hidden, places, ids)
+        found = torch.zeros(2, len(ids), device=hidden.device)
+        for i, part in enumerate(hidden.split(rows)):
+            here = places // rows == i
+            done = checkpoint(compute, part, places[here] - i * rows, ids[here], use_reentrant=False)
+            found = found.masked_scatter(here, torch.stack(done))
+        return found.unbind()
 
     def _update(self, batches: list[dict], rate: float, report: Callable[[str], None]) -> dict[str, float]:
         """One optimizer step; returns its metrics."""
@@ -236,7 +252,7 @@ class Learner(GRPOTrainer):
     def _logprobs(self, batch: dict, *, of_base: bool) -> torch.Tensor:
         """Log-probabilities (B, T) of the sampled tokens, without dropout: of the base model or of the policy."""
         self.model.eval()
-        self._trained = batch["tool_mask"].bool()
+        self._inputs = batch
         ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
         width = batch["completion_ids"].shape[1]
         if not of_base:
@@ -248,7 +264,7 @@ class Learner(GRPOTrainer):
         """KL from the base model, nats per sampled token, on a spread-out part of the sequences."""
         every = round(1 / WATCHED)
         order = sorted(sequences, key=lambda s: len(s.ids))
-        batch = collate(order[(len(order) - 1) // 2 % every :: every], 0, self.policy.device)
+        batch = self._collate(order[(len(order) - 1) // 2 % every :: every])
         kl = kl_k3(self._logprobs(batch, of_base=False), self._logprobs(batch, of_base=True))
         return float((kl * batch["tool_mask"]).sum() / batch["tool_mask"].sum())
 
@@ -303,31 +319,6 @@ def _seeded(seed: int, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
-
-
-def collate(sequences: list[TokenSequence], pad: int, device: torch.device) -> dict[str, torch.Tensor]:
-    """TRL's inputs, all (B, T) but the prompt: the first token is the prompt, the rest the completion.
-
-    `tool_mask` is 1 on sampled tokens, wherever they are. A prompt of one token leaves all padding to the right.
-    """
-    width = max(len(s.ids) for s in sequences)
-
-    def padded(rows: list[list], value: float) -> torch.Tensor:
-        return torch.tensor([row + [value] * (width - len(row)) for row in rows], device=device)
-
-    ids = padded([s.ids for s in sequences], pad)
-    mask = padded([[1] * len(s.ids) for s in sequences], 0)
-    trained = padded([[int(t) for t in s.trained] for s in sequences], 0)[:, 1:]
-    return {
-        "prompt_ids": ids[:, :1],
-        "prompt_mask": mask[:, :1],
-        "completion_ids": ids[:, 1:],
-        "completion_mask": mask[:, 1:],
-        "tool_mask": trained,
-        "advantages": padded([s.advantages for s in sequences], 0.0)[:, 1:],
-        "sampling_logprobs": padded([s.logprobs for s in sequences], math.nan)[:, 1:],
-        "num_items_in_batch": trained.sum(),
-    }
 
 
 def _ratio_range(batches: list[dict]) -> dict[str, float]:

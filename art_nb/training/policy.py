@@ -197,7 +197,7 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
     tokenizer = AutoTokenizer.from_pretrained(_tokenizer_name(name))
-    if _is_adapter(name):
+    if is_adapter(name):
         model = AutoPeftModelForCausalLM.from_pretrained(name, is_trainable=True, **init_args)
     else:
         model = AutoModelForCausalLM.from_pretrained(name, **init_args)
@@ -219,7 +219,7 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
     init_args.setdefault("use_gradient_checkpointing", "unsloth" if on_gpu else False)
     with redirect_stdout(StringIO()):  # its banner
         model, tokenizer = unsloth.FastLanguageModel.from_pretrained(name, **init_args)
-    if _is_adapter(name):
+    if is_adapter(name):
         return model, AutoTokenizer.from_pretrained(_tokenizer_name(name))
     settings, seed, asked = _lora_settings(model, peft_args, seed)
     checkpointing = asked or init_args["use_gradient_checkpointing"]
@@ -235,13 +235,13 @@ def _lora_settings(model: PreTrainedModel, peft_args: dict, seed: int) -> tuple[
     return settings, settings.pop("random_state", seed), settings.pop("use_gradient_checkpointing", False)
 
 
-def _is_adapter(name: str) -> bool:
+def is_adapter(name: str) -> bool:
     return (Path(name) / "adapter_config.json").exists()
 
 
 def _tokenizer_name(name: str) -> str:
     """An adapter's folder often holds no tokenizer: then it is the base model's."""
-    if not _is_adapter(name) or (Path(name) / "tokenizer_config.json").exists():
+    if not is_adapter(name) or (Path(name) / "tokenizer_config.json").exists():
         return name
     return json.loads((Path(name) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
 

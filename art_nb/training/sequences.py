@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -18,42 +19,79 @@ class TokenSequence:
     """One sequence of T tokens. `trained[t]` marks those that the policy sampled; elsewhere the others are 0.
 
     logprobs: as the sampler saw them; NaN where they are not known.
+    off_policy: whether another policy than the one in training sampled a token; its ratio is taken to that one.
     """
 
     ids: list[int] = field(default_factory=list)
     trained: list[bool] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     advantages: list[float] = field(default_factory=list)
+    off_policy: list[bool] = field(default_factory=list)
 
-    def add(self, ids: list[int], logprobs: list[float] | None = None, advantage: float = 0.0) -> None:
+    def add(
+        self, ids: list[int], logprobs: list[float] | None = None, advantage: float = 0.0, off_policy: bool = False
+    ) -> None:
         """Append given tokens (logprobs None) or sampled ones."""
         self.ids += ids
+        self.off_policy += [off_policy] * len(ids)
         self.trained += [logprobs is not None] * len(ids)
         self.logprobs += logprobs if logprobs is not None else [0.0] * len(ids)
         self.advantages += [advantage] * len(ids)
 
 
+@dataclass(frozen=True)
+class InTraining:
+    """The policy in training, as "name@step", and which choices it learns from.
+
+    Those of its own steps, those of nobody known (made elsewhere), and with `others` those of any policy. None: all are its.
+    """
+
+    policy: str | None = None
+    others: bool = False
+
+    def learns(self, choice: Choice) -> bool:
+        """Whether the choice is trained on."""
+        sampler = getattr(choice, "policy", None)
+        return self.others or not (self.policy and sampler) or _model(sampler) == _model(self.policy)
+
+    def is_off_policy(self, choice: Choice) -> bool:
+        """Whether another policy sampled it, if only another step."""
+        sampler = getattr(choice, "policy", None)
+        return bool(self.policy and sampler) and sampler != self.policy
+
+    def leaves_out(self, trajectory: Trajectory) -> bool:
+        """Whether all that was sampled in it is another's."""
+        choices = _choices(trajectory)
+        return bool(choices) and not any(map(self.learns, choices))
+
+
 def build_sequences(
-    groups: list[TrajectoryGroup], tokenizer, config: TrainConfig
+    groups: list[TrajectoryGroup], tokenizer, config: TrainConfig, policy: str | None = None
 ) -> tuple[list[TokenSequence], dict[str, float]]:
     """The sequences to train on, and counts of what was left out.
+
+    policy: "name@step" of the one in training. What other models sampled is left out, see `TrainConfig.other_policies`.
 
     A group whose advantages are all zero (equal rewards, or a single trajectory) carries no signal and is
     skipped. Each sampled choice gets `token_advantages`, so that a trajectory can be read together with what
     it taught.
 
     Raises:
-        ValueError: no trajectory at all, a reward that is not finite, turn rewards that do not fit the turns,
-            or a trajectory without a trainable token; it names group and trajectory (both counted from 0).
+        ValueError: no trajectory at all, or none of this model, a reward that is not finite, turn rewards that do not
+            fit the turns, or a trajectory without a trainable token; it names group and trajectory (counted from 0).
     """
     check_rewards(groups)
-    advantages = compute_advantages(groups, config)
+    training = InTraining(policy, config.other_policies)
+    left_out = _left_out(groups, training)
+    advantages = compute_advantages(groups, config, training.leaves_out)
     sequences, silent = [], 0
     for g, group in enumerate(groups):
         carries_signal = _carries_signal(group, advantages[g])
         silent += not carries_signal
         for t, trajectory in enumerate(group):
-            built = _trajectory_sequences(trajectory, tokenizer, advantages[g][t])
+            if training.leaves_out(trajectory):
+                continue
+            built = _trajectory_sequences(trajectory, tokenizer, advantages[g][t], training)
             if not any(any(s.trained) for s in built):
                 raise ValueError(
                     f"group {g}, trajectory {t} has no trainable token: it holds no Choice. Append the "
@@ -62,7 +100,21 @@ def build_sequences(
             # Without a signal only the KL penalty could move the policy.
             if carries_signal or config.kl_penalty_coef > 0:
                 sequences += built
-    return sequences, {"groups": len(groups), "groups_without_signal": silent}
+    counts = {"groups": len(groups), "groups_without_signal": silent}
+    return sequences, counts | ({"trajectories_of_others": left_out} if left_out else {})
+
+
+def _left_out(groups: list[TrajectoryGroup], training: InTraining) -> int:
+    """How many trajectories are another's. Raises: ValueError when all are."""
+    trajectories = [trajectory for group in groups for trajectory in group]
+    others = [trajectory for trajectory in trajectories if training.leaves_out(trajectory)]
+    if len(others) == len(trajectories):
+        names = sorted({choice.policy for trajectory in others for choice in _choices(trajectory)})
+        raise ValueError(
+            f"there is nothing to train {training.policy} on: all {len(others)} trajectories were sampled by "
+            f"{', '.join(names)}. TrainConfig(other_policies=True) trains on these as well."
+        )
+    return len(others)
 
 
 def check_rewards(groups: list[TrajectoryGroup]) -> None:
@@ -86,24 +138,34 @@ def _carries_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bo
     return any(abs(a) > 1e-9 * max(1.0, *rewards) for choices in advantages for a in choices)
 
 
-def compute_advantages(groups: list[TrajectoryGroup], config: TrainConfig) -> list[list[list[float]]]:
+def compute_advantages(
+    groups: list[TrajectoryGroup], config: TrainConfig, leaves_out: Callable[[Trajectory], bool] = lambda trajectory: False
+) -> list[list[list[float]]]:
     """Advantages[group][trajectory][choice]: from turn rewards in groups that carry them, else from rewards.
+
+    leaves_out: trajectories that count for nothing; their advantages are 0.
 
     Raises: ValueError when a trajectory of a group with turn rewards has not exactly one for each choice.
     """
-    rewards = torch.tensor([t.reward for group in groups for t in group], dtype=torch.float64)
-    ids = torch.tensor([g for g, group in enumerate(groups) for _ in group])
+    counted = [[(t, trajectory) for t, trajectory in enumerate(group) if not leaves_out(trajectory)] for group in groups]
+    rewards = torch.tensor([trajectory.reward for group in counted for _, trajectory in group], dtype=torch.float64)
+    ids = torch.tensor([g for g, group in enumerate(counted) for _ in group])
     outcome = iter(group_advantages(rewards, ids, config.scale_rewards).tolist())
-    by_outcome = [[[next(outcome)] * len(_choices(t)) for t in group] for group in groups]
-    by_turn = iter(_by_turn(groups, config))
-    return [[next(by_turn) for _ in group] if _has_turn_rewards(group) else by_outcome[g] for g, group in enumerate(groups)]
+    advantages = [[[0.0] * len(_choices(trajectory)) for trajectory in group] for group in groups]
+    for g, group in enumerate(counted):
+        for t, _ in group:
+            advantages[g][t] = [next(outcome)] * len(advantages[g][t])
+    for (g, t), values in _by_turn(counted, config).items():
+        advantages[g][t] = values
+    return advantages
 
 
-def _by_turn(groups: list[TrajectoryGroup], config: TrainConfig) -> list[list[float]]:
-    """Advantages of each choice, for the trajectories of all groups that carry turn rewards."""
-    rewards, ids = [], []
+def _by_turn(groups: list[list[tuple[int, Trajectory]]], config: TrainConfig) -> dict[tuple[int, int], list[float]]:
+    """Advantages of each choice, for the trajectories (by group and number) of all groups that carry turn rewards."""
+    rewards, places = [], []
     for g, group in enumerate(groups):
-        for t, trajectory in enumerate(group if _has_turn_rewards(group) else []):
+        carries = any(trajectory.turn_rewards is not None for _, trajectory in group)
+        for t, trajectory in group if carries else []:
             given, needed = len(trajectory.turn_rewards or []), len(_choices(trajectory))
             if given != needed:
                 raise ValueError(
@@ -111,19 +173,23 @@ def _by_turn(groups: list[TrajectoryGroup], config: TrainConfig) -> list[list[fl
                     "in a group with turn rewards every trajectory needs one for each choice"
                 )
             rewards.append(trajectory.turn_rewards or [])
-            ids.append(g)
-    return turn_advantages(rewards, config.turn_discount, config.scale_rewards, ids)
-
-
-def _has_turn_rewards(group: TrajectoryGroup) -> bool:
-    return any(trajectory.turn_rewards is not None for trajectory in group)
+            places.append((g, t))
+    found = turn_advantages(rewards, config.turn_discount, config.scale_rewards, [g for g, _ in places])
+    return dict(zip(places, found, strict=True))
 
 
 def _choices(trajectory: Trajectory) -> list[Choice]:
     return [c for history in (trajectory, *trajectory.additional_histories) for c in history.choices()]
 
 
-def _trajectory_sequences(trajectory: Trajectory, tokenizer, advantages: list[float]) -> list[TokenSequence]:
+def _model(policy: str) -> str:
+    """The name of the model in the name of a policy; none in that of a base model."""
+    return policy.rpartition("@")[0]
+
+
+def _trajectory_sequences(
+    trajectory: Trajectory, tokenizer, advantages: list[float], training: InTraining
+) -> list[TokenSequence]:
     """A choice whose prompt extends the sequence so far joins it; any other starts a new sequence."""
     remaining = iter(advantages)
     sequences = []
@@ -133,12 +199,14 @@ def _trajectory_sequences(trajectory: Trajectory, tokenizer, advantages: list[fl
             if not isinstance(item, Choice):
                 continue
             advantage = next(remaining)
+            if not training.learns(item):
+                continue
             prompt, sampled, logprobs = _tokens_of(item, history, i, tokenizer)
             if not current.ids or prompt[: len(current.ids)] != current.ids:
                 current = TokenSequence()
                 sequences.append(current)
             current.add(prompt[len(current.ids) :])
-            current.add(sampled, logprobs, advantage)
+            current.add(sampled, logprobs, advantage, training.is_off_policy(item))
             item.token_advantages = [advantage] * len(sampled)
     return sequences
 
