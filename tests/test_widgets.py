@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pandas
 import pytest
+from openai.types.chat.chat_completion import Choice
 
 sys.path.insert(0, str(Path(__file__).parent / "browser"))
 import synthetic  # noqa: E402
 
+import art_nb as art  # noqa: E402
+from art_nb.training.sequences import _carries_signal, compute_advantages  # noqa: E402
 from art_nb.widgets import GroupView, TrainingView, TrajectoryViewer  # noqa: E402
+from art_nb.widgets.group_strips import is_silent, side_by_side  # noqa: E402
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -46,6 +50,54 @@ def test_training_view_collects_rows_and_survives_a_long_run():
     assert len(view.tail) <= 64, "a step must not send the whole history"
     view.status("gathering 3/64 games")
     assert view.message == "gathering 3/64 games"
+
+
+def test_a_still_for_groups_of_every_kind():
+    row = {"step": 1, "reward": 0.5, "reward_std": 0.1, "time": 0.0}
+    drawn = [
+        TrainingView.from_history([{**row, "group_rewards": groups}] if groups else [row]).static_png()
+        for groups in (None, [[]], [[1.0]], [[0.0, 0.0]], [[0.0, 1.0], [], [0.3] * 3], [[r / 64 for r in range(64)]] * 64)
+    ]
+    assert all(picture.startswith(PNG) for picture in drawn)
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_dots_that_would_cover_each_other_stand_side_by_side():
+    assert sorted(side_by_side([2.0, -1.0, 2.0, 2.0], size=0.1)) == [(-1.0, 2.0), (0.0, -1.0), (0.0, 2.0), (1.0, 2.0)]
+
+
+@pytest.mark.parametrize("rewards", [[0.3], [0.1 + 0.2, 0.3], [1e9, 1e9 + 0.1], [0.0, 1e-8], [-1.0, 2.0]])
+def test_a_group_is_drawn_without_signal_where_training_skips_it(rewards):
+    groups = [art.TrajectoryGroup([art.Trajectory(reward=reward) for reward in rewards])]
+    trained = compute_advantages(groups_with_a_choice(groups), art.TrainConfig(scale_rewards="none"))
+    assert is_silent(rewards) == (not _carries_signal(groups[0], trained[0]))
+
+
+def groups_with_a_choice(groups):
+    for trajectory in groups[0]:
+        message = {"role": "assistant", "content": "left"}
+        trajectory.messages_and_choices.append(Choice(index=0, finish_reason="stop", message=message))
+    return groups
+
+
+def test_panels_that_say_nothing_step_back_and_say_why():
+    kept = {"kl", "loss", "won"}
+    steady = [{**row, "kl": 0.0, "loss": 0.002, "won": 0.5, "completion_tokens": 2 + row["step"] / 100} for row in rows(4)]
+    quiet = TrainingView.from_history(steady).quiet
+    assert set(quiet) == {"clip_fraction", "completion_tokens"} | kept
+    assert "2.01 to 2.04" in quiet["completion_tokens"] and "0.002" in quiet["loss"] and quiet["won"].startswith("0.5 at every step")
+    moving = [{**row, "kl": 0.1 * i, "loss": 0.1 * i, "won": 0.5 + i, "clip_fraction": 0.1 * i, "completion_tokens": 2 + i}
+              for i, row in enumerate(steady)]
+    assert TrainingView.from_history(moving).quiet == {}
+
+
+def test_a_number_is_not_called_constant_too_early_and_comes_back_when_it_moves():
+    view, given = TrainingView(), rows(4)
+    seen = []
+    for row, won in zip(given, (0.5, 0.5, 0.5, 0.6), strict=True):
+        view.update({**row, "won": won})
+        seen.append("won" in view.quiet)
+    assert seen == [False, False, True, False]
 
 
 def test_training_view_needs_a_step():

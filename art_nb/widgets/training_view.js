@@ -1,9 +1,13 @@
 // TrainingView in the browser: small multiples that share one step axis and one cursor.
 
 const HELP = {
-  reward: "Line: mean reward of the batch. Each thin bar: one group, from its lowest to its highest reward. GRPO learns only " +
-    "from differences inside a group, so a bar without height teaches nothing. The mean is noisy from step to step: judge the " +
-    "trend over some 20 steps, and the validation points (diamonds).",
+  reward: "Line: mean reward of the batch. Band: the standard deviation inside a group, averaged over the groups, up and down. " +
+    "GRPO learns only from differences inside a group: where the band closes there is nothing left to learn from. The mean is " +
+    "noisy from step to step: judge the trend over some 20 steps, and the validation points (diamonds).",
+  groups: "One strip for each group, one dot for each trajectory, on the scale of the reward chart. Learning makes more likely " +
+    "what earned more than its group's mean (blue, above the line) and less likely what earned less (orange), the further " +
+    "away the more. Stronger shade: the middle half of the group. A ring: all earned the same, nothing to learn from. " +
+    "Turns that have rewards of their own are compared turn by turn; here they show as what the whole trajectory earned.",
   kl: "How far the policy has moved from the base model, in nats per token. It should grow slowly. A jump together with a " +
     "falling reward means that the learning rate is too high.",
   entropy: "How undecided the policy is, in nats per token. It falls while the policy learns. Near zero, all trajectories of a " +
@@ -23,6 +27,8 @@ const TILES = [
   { key: "speed", label: "Tokens/s", series: ["rollout_tokens_per_s", "train_tokens_per_s"] },
   { key: "loss", label: "Loss", series: ["loss"] },
 ];
+const LEGEND = "A dot is a trajectory. Blue earned more than its group's mean (line), orange less. Stronger shade: the middle half. " +
+  "Ring: all equal, no signal.";
 const MARGIN = { left: 38, right: 8, top: 7 };
 
 function taskMetrics(rows, known) {
@@ -39,26 +45,19 @@ function lastStep(latest, total) {
   return Math.ceil(end);
 }
 
-function groupSpread(rows, x, y, stepWidth) {
-  let [bars, dots] = ["", ""];
-  for (const row of rows) {
-    const groups = (row.group_rewards ?? []).filter((group) => group.length);
-    const slot = Math.min(stepWidth * 0.7, groups.length * 5);
-    groups.forEach((group, i) => {
-      const at = (x(row.step) + (groups.length > 1 ? slot * (i / (groups.length - 1) - 0.5) : 0)).toFixed(1);
-      const [low, high] = [Math.min(...group), Math.max(...group)];
-      if (low === high) dots += `M${at} ${y(low).toFixed(1)}h0`;
-      else bars += `M${at} ${y(low).toFixed(1)}V${y(high).toFixed(1)}`;
-    });
-  }
-  return [s("path", { d: bars, class: "an-spread" }), s("path", { d: dots, class: "an-spread an-flat" })];
+/** A band from mean - deviation to mean + deviation; a lone step is an upright line. */
+function spreadBand(rows, x, y) {
+  const known = rows.filter((row) => row.reward != null && row.reward_std != null);
+  const edge = (sign) => known.map((row) => `${x(row.step).toFixed(1)} ${y(row.reward + sign * row.reward_std).toFixed(1)}`);
+  const d = known.length ? `M${[...edge(1), ...edge(-1).reverse()].join("L")}Z` : "";
+  return s("path", { d, class: known.length === 1 ? "an-band an-lone" : "an-band" });
 }
 
 const diamond = (x, y) => `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z`;
 
 function noSignal(row) {
   const groups = row?.group_rewards ?? [];
-  const silent = row?.groups_without_signal ?? groups.filter((g) => g.every((r) => r === g[0])).length;
+  const silent = row?.groups_without_signal ?? groups.filter((rewards) => groupFacts(rewards).silent).length;
   return { silent, of: row?.groups ?? groups.length };
 }
 
@@ -71,20 +70,28 @@ function render({ model, el }) {
   const notice = h("p", { class: "an-notice", hidden: true });
   const grid = h("div", {
     class: "an-grid", tabindex: 0, role: "group",
-    "aria-label": "Training charts. Left and right arrow move over the steps, Home and End to the ends, Escape lets go.",
+    "aria-label": "Training charts. Left and right arrow move over the steps, Home and End to the ends, up and down over the " +
+      "groups of the step, Escape lets go.",
   });
+  const quietList = h("div", { class: "an-quiet" });
+  const groupText = h("p", { class: "an-group-text", "aria-live": "polite" });
   const caption = h("p", { class: "an-caption", "aria-live": "polite" });
   stepText.className = "an-step"; clockText.className = "an-muted"; statusText.className = "an-status";
   root.append(
-    h("header", { class: "an-head" }, titleText, stepText, progress, clockText, statusText), notice, grid, caption);
+    h("header", { class: "an-head" }, titleText, stepText, progress, clockText, statusText), notice, grid, quietList, caption);
 
-  let [tiles, signature, cursor, rows, vals, heardAt] = [[], "", null, [], [], null];
+  let [tiles, signature, cursor, picked, rows, vals, heardAt] = [[], "", null, null, [], [], null];
 
   function makeTiles(all) {
     const known = new Set(model.get("known"));
     const drawn = TILES.filter((tile) => tile.series.some((key) => all.some((row) => row[key] != null)));
     const tasks = taskMetrics(all, known).map((key) => ({ key, label: key.replaceAll("_", " "), series: [key], help: HELP.task }));
-    const plan = [{ key: "reward", label: "Reward", series: ["reward"], big: true }, ...tasks, ...drawn];
+    const big = [{ key: "reward", label: "Reward", series: ["reward"], big: true }];
+    if (rows.some((row) => row.group_rewards)) big.push({ key: "groups", label: "Groups", series: [], big: true });
+    const quiet = model.get("quiet");
+    const small = [...tasks, ...drawn];
+    const plan = [...big, ...small.filter((tile) => !quiet[tile.key])];
+    showQuiet(small.filter((tile) => quiet[tile.key]), quiet);
     if (signature === plan.map((tile) => tile.key).join()) return;
     signature = plan.map((tile) => tile.key).join();
     tiles = plan.map((tile) => {
@@ -101,51 +108,89 @@ function render({ model, el }) {
       return { ...tile, value, svg, section };
     });
     grid.replaceChildren(...tiles.map((tile) => tile.section));
+    tiles.find((tile) => tile.key === "groups")?.section.append(groupText);
+  }
+
+  /** One line for each panel that says nothing; opened, it tells what the panel is for. */
+  function showQuiet(hushed, reasons) {
+    const text = hushed.map((tile) => tile.key + reasons[tile.key]).join();
+    if (quietList.dataset.text === text) return;
+    quietList.dataset.text = text;
+    quietList.replaceChildren(...hushed.map((tile) => h("details", { "data-key": tile.key },
+      h("summary", {}, h("b", {}, tile.label), ` ${reasons[tile.key]}`), h("p", {}, tile.help ?? HELP[tile.key]))));
+  }
+
+  /** Both big tiles have one scale: that of every reward so far. */
+  function rewardExtent() {
+    const values = [...rows, ...vals].map((row) => row.reward);
+    for (const row of rows) {
+      values.push(...(row.group_rewards ?? []).flat());
+      if (row.reward_std != null) values.push(row.reward - row.reward_std, row.reward + row.reward_std);
+    }
+    return extent(values);
+  }
+
+  /** Size a tile, put `y` on it; returns the rules and numbers of its vertical axis. */
+  function axis(tile, [lo, hi]) {
+    const [width, height] = [tile.svg.clientWidth, tile.svg.clientHeight];
+    tile.area = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - (tile.big ? 20 : 7) };
+    tile.y = scale(lo, hi, tile.area.bottom, tile.area.top);
+    return ticks(lo, hi, tile.big ? 5 : 2).flatMap((tick) => [
+      s("line", { x1: tile.area.left, x2: tile.area.right, y1: tile.y(tick), y2: tile.y(tick), class: "an-rule" }),
+      s("text", { x: tile.area.left - 6, y: tile.y(tick) + 3.5, "text-anchor": "end" }, fmt(tick)),
+    ]);
+  }
+
+  const shownRow = () => rows[cursor ?? rows.length - 1];
+
+  function drawGroups(tile) {
+    const groups = shownRow()?.group_rewards ?? [];
+    if (picked != null && picked >= groups.length) picked = groups.length ? groups.length - 1 : null;
+    tile.svg.replaceChildren(...axis(tile, rewardExtent()), ...(groups.length ? groupStrips(groups, tile.y, tile.area, picked) : []));
+    const { silent, of } = noSignal(shownRow());
+    tile.value.replaceChildren(h("span", { class: "an-s1" }, of ? `${silent || "none"} of ${of} without signal` : ""));
+    tile.section.querySelector(".an-label").textContent = `Groups of step ${shownRow()?.step ?? ""}`;
+    groupText.textContent = !groups.length ? "This step's row has no rewards by group."
+      : picked != null ? describeGroup(groups, picked)
+        : LEGEND;
   }
 
   function drawTile(tile, end) {
-    const width = tile.svg.clientWidth;
-    const height = tile.svg.clientHeight;
-    const bottom = tile.big ? height - 20 : height - 7;
+    if (tile.key === "groups") return;  // it shows one step: see showNumbers
     const first = Math.min(rows[0]?.step ?? 0, vals[0]?.step ?? Infinity);
-    tile.x = scale(first, Math.max(end, first + 1), MARGIN.left, width - MARGIN.right);
-    const values = [...rows, ...vals].flatMap((row) => tile.series.map((key) => row[key]));
-    if (tile.big) for (const row of rows) values.push(...(row.group_rewards ?? []).flat());
-    let [lo, hi] = extent(values);
+    let [lo, hi] = tile.big ? rewardExtent() : extent([...rows, ...vals].flatMap((row) => tile.series.map((key) => row[key])));
     if (!tile.big && lo > 0 && lo < hi * 0.6) lo = 0;
-    const y = scale(lo, hi, bottom, MARGIN.top);
-    const parts = [];
-    for (const tick of tile.big ? ticks(lo, hi, 5) : ticks(lo, hi, 2)) {
-      parts.push(s("line", { x1: MARGIN.left, x2: width - MARGIN.right, y1: y(tick), y2: y(tick), class: "an-rule" }),
-        s("text", { x: MARGIN.left - 6, y: y(tick) + 3.5, "text-anchor": "end" }, fmt(tick)));
-    }
+    const parts = axis(tile, [lo, hi]);
+    const { y, area } = tile;
+    tile.x = scale(first, Math.max(end, first + 1), area.left, area.right);
     if (tile.big) {
       for (const tick of ticks(first, Math.max(end, first + 1), 8).filter(Number.isInteger)) {
-        parts.push(s("text", { x: tile.x(tick), y: height - 4, "text-anchor": "middle" }, String(tick)));
+        parts.push(s("text", { x: tile.x(tick), y: area.bottom + 16, "text-anchor": "middle" }, String(tick)));
       }
-      parts.push(...groupSpread(rows, tile.x, y, tile.x(first + 1) - tile.x(first)));
+      parts.push(spreadBand(rows, tile.x, y));
     }
     tile.series.forEach((key, i) => {
       const points = rows.map((row) => [tile.x(row.step), row[key] == null ? null : y(row[key])]);
       parts.push(s("path", { d: linePath(points), class: `an-line an-s${i}` }));
-      if (points.length === 1 && points[0][1] != null) {
-        parts.push(s("circle", { cx: points[0][0], cy: points[0][1], r: 2.5, class: `an-dot an-s${i}` }));
-      }
+      const alone = points.filter(([, py], k) => py != null && points[k - 1]?.[1] == null && points[k + 1]?.[1] == null);
+      parts.push(...alone.map(([cx, cy]) => s("circle", { cx, cy, r: 2, class: `an-dot an-s${i}` })));
     });
     const checked = vals.filter((row) => row[tile.series[0]] != null);
     const at = checked.map((row) => [tile.x(row.step), y(row[tile.series[0]])]);
     parts.push(s("path", { d: linePath(at), class: "an-val-line" }));
     parts.push(s("path", { d: at.map(([px, py]) => diamond(px, py)).join(""), class: "an-val" }));
-    tile.cursorLine = s("line", { y1: MARGIN.top, y2: bottom, class: "an-cursor", visibility: "hidden" });
+    tile.cursorLine = s("line", { y1: area.top, y2: area.bottom, class: "an-cursor", visibility: "hidden" });
     tile.svg.replaceChildren(...parts, tile.cursorLine);
   }
 
   function showNumbers() {
-    const row = rows[cursor ?? rows.length - 1];
+    const row = shownRow();
     const val = row && vals.findLast((one) => one.step <= row.step);
     for (const tile of tiles) {
+      if (tile.key === "groups") { drawGroups(tile); continue; }
       const numbers = tile.series.map((key, i) => h("span", { class: `an-s${i}` }, fmt(row?.[key])));
       const check = val?.[tile.series[0]];
+      if (tile.big && row?.reward_std != null) numbers.push(h("span", { class: "an-s1" }, `± ${fmt(row.reward_std)}`));
       tile.value.replaceChildren(...numbers, ...(check == null ? [] : [h("span", { class: "an-valnum" }, `◆ ${fmt(check)}`)]));
       if (!tile.cursorLine) continue;
       tile.cursorLine.setAttribute("visibility", cursor == null ? "hidden" : "visible");
@@ -198,27 +243,41 @@ function render({ model, el }) {
     showHead();
   }
 
+  const within = (index, count) => (index == null || !count ? null : Math.max(0, Math.min(count - 1, index)));
+
   function moveTo(index) {
-    cursor = index == null || !rows.length ? null : Math.max(0, Math.min(rows.length - 1, index));
+    cursor = within(index, rows.length);
+    showNumbers();
+  }
+
+  function pick(index) {
+    picked = within(index, shownRow()?.group_rewards?.length ?? 0);
     showNumbers();
   }
 
   grid.addEventListener("pointermove", (event) => {
     const tile = tiles.find((one) => one.section.contains(event.target));
-    if (!tile?.x || !rows.length) return;
+    if (!tile?.area || !rows.length) return;
     const px = event.clientX - tile.svg.getBoundingClientRect().left;
+    if (tile.key === "groups") {
+      const { left, right } = tile.area;
+      pick(Math.floor(((px - left) / (right - left)) * (shownRow().group_rewards?.length ?? 0)));
+      return;
+    }
     let best = 0;
     rows.forEach((row, i) => { if (Math.abs(tile.x(row.step) - px) < Math.abs(tile.x(rows[best].step) - px)) best = i; });
     moveTo(best);
   });
-  grid.addEventListener("pointerleave", () => moveTo(null));
+  grid.addEventListener("pointerleave", () => { picked = null; moveTo(null); });
   grid.addEventListener("keydown", (event) => {
     if (noKeys(event)) return;
     const at = cursor ?? rows.length;
-    const target = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: rows.length - 1, Escape: null }[event.key];
-    if (target === undefined) return;
+    const steps = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: 0, End: rows.length - 1, Escape: null };
+    const groups = { ArrowUp: (picked ?? 0) - 1, ArrowDown: (picked ?? -1) + 1, Escape: null };
+    if (!(event.key in steps || event.key in groups)) return;
     event.preventDefault();
-    moveTo(target);
+    if (event.key in groups) pick(groups[event.key]);
+    if (event.key in steps) moveTo(steps[event.key]);
   });
 
   const heard = () => { heardAt = Date.now(); view.request(); };

@@ -6,7 +6,9 @@ import time
 
 import traitlets as t
 
-from .view import BLUE, GREY, ORANGE, View, calm, figure, module, number, plain, png, table
+from .group_strips import draw_strips
+from .quiet_panels import quiet_panels
+from .view import BLUE, GREY, HERE, ORANGE, View, calm, figure, module, number, plain, png, table
 
 KNOWN = (  # recorded metrics that have their own place in the view, or none: every other number is the task's
     "step", "split", "time", "reward", "reward_std", "reward_min", "reward_max", "group_rewards", "kl", "entropy",
@@ -22,7 +24,9 @@ TAIL = 64
 
 
 class TrainingView(View):
-    """Reward with each group's spread, task metrics, KL, entropy, clip fraction, speed, progress and remaining time.
+    """Reward, every group of a step with its spread, task metrics, KL, entropy, speed, progress and remaining time.
+
+    A panel that says nothing (see `quiet_panels`) is one line that says why.
 
     Show it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)`
     while something is waited for. Messages leave a busy kernel; scrubbing happens in the browser.
@@ -30,11 +34,12 @@ class TrainingView(View):
     total_steps: planned number of steps, for "step x of y" and the remaining time; None when it is open.
     """
 
-    _esm = module("training_view")
+    _esm = (HERE / "group_strips.js").read_text("utf-8") + module("training_view")
     # What the browser holds: `rows` grows by TAIL rows at a time, so that a step sends at most TAIL rows and not all.
     rows = t.List().tag(sync=True)
     tail = t.List().tag(sync=True)
     known = t.List(list(KNOWN)).tag(sync=True)
+    quiet = t.Dict().tag(sync=True)  # panel -> why it says nothing
     total_steps = t.Int(None, allow_none=True).tag(sync=True)
     title = t.Unicode("").tag(sync=True)
     message = t.Unicode("").tag(sync=True)
@@ -53,6 +58,7 @@ class TrainingView(View):
             rows = rows.to_dict("records")
         view = cls(total_steps, title)
         view.rows = [_row(row) for row in rows]
+        view.quiet = quiet_panels(view.rows, view._numbers())
         if view.rows:
             first, last = view.rows[0], view.rows[-1]
             spent = (first.get("rollout_s") or 0) + (first.get("train_s") or 0)
@@ -74,6 +80,7 @@ class TrainingView(View):
                 self.rows, self.tail = self.history, [row]
             else:
                 self.tail = [*self.tail, row]
+            self.quiet = quiet_panels(self.history, self._numbers())
             self.message, self.finished = "", False
         self._picture_when_cell_ends()
 
@@ -111,11 +118,11 @@ class TrainingView(View):
         rows = self.history
         return [r for r in rows if r.get("split", "train") == "train"], [r for r in rows if r.get("split") == "val"]
 
-    def _panels(self) -> dict[str, str]:
-        rows = self.history
-        numbers = {key: None for row in rows for key, value in row.items() if isinstance(value, (int, float))}
-        task = {key: key.replace("_", " ") for key in numbers if key not in KNOWN}
-        return {**dict(list(task.items())[:4]), **{key: name for key, name in PANELS.items() if key in numbers}}
+    def _numbers(self) -> dict[str, str]:
+        """{key: label} of every number that has a panel: the task's first, then training's."""
+        found = {key: None for row in self.history for key, value in row.items() if isinstance(value, (int, float))}
+        task = {key: key.replace("_", " ") for key in found if key not in KNOWN}
+        return {**task, **{key: name for key, name in PANELS.items() if key in found}}
 
     def summary(self) -> str:
         train, _ = self._split()
@@ -128,25 +135,28 @@ class TrainingView(View):
         train, val = self._split()
         if not train and not val:
             return None
-        panels = self._panels()
-        columns = max(1, -(-len(panels) // 2))
-        fig = figure(3.6 + 1.9 * columns, 3.1)
-        grid = fig.add_gridspec(2, columns + 1, width_ratios=[1.9] + [1] * columns)
+        labels = self._numbers()
+        panels = {key: name for key, name in labels.items() if key not in self.quiet}
+        columns = -(-len(panels) // 2)
+        fig = figure(7 + 1.9 * columns, 3.1 + 0.18 * len(self.quiet))
+        grid = fig.add_gridspec(2, columns + 2, width_ratios=[1.9, 1.9] + [1] * columns)
         big = fig.add_subplot(grid[:, 0])
-        for row in train:
-            for i, group in enumerate(g for g in row.get("group_rewards") or [] if g):
-                at = row["step"] + 0.6 * ((i + 0.5) / len(row["group_rewards"]) - 0.5)
-                big.plot([at, at], [min(group), max(group)], color=BLUE, alpha=0.25, linewidth=1.2)
-        _draw(big, "reward", "Reward (line: mean; bars: groups)", train, val)
+        known = [row for row in train if row.get("reward_std") is not None]
+        low, high = ([row["reward"] + sign * row["reward_std"] for row in known] for sign in (-1, 1))
+        big.fill_between([row["step"] for row in known], low, high, color=BLUE, alpha=0.15, linewidth=0)
+        _draw(big, "reward", "Reward (band: deviation inside a group)", train, val)
         big.set_xlabel("step", fontsize=7.5, color=GREY)
+        draw_strips(fig.add_subplot(grid[:, 1], sharey=big), train)
         for i, (key, name) in enumerate(panels.items()):
-            _draw(fig.add_subplot(grid[i % 2, 1 + i // 2]), key, name, train, val)
+            _draw(fig.add_subplot(grid[i % 2, 2 + i // 2]), key, name, train, val)
+        lines = "\n".join(f"{labels[key]}: {why}" for key, why in self.quiet.items())
+        fig.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=GREY, linespacing=1.5)
         return png(fig)
 
     def static_html(self) -> str:
         train, val = self._split()
         lines = []
-        for key, name in {"reward": "reward", **self._panels()}.items():
+        for key, name in {"reward": "reward", **self._numbers()}.items():
             values = [row[key] for row in train if row.get(key) is not None] or [None]
             checks = [row[key] for row in val if row.get(key) is not None] or [None]
             lines.append([name, *map(number, (values[0], values[-1], checks[0], checks[-1]))])

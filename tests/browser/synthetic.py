@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import statistics
 import time
 
 MOVES = ("left", "right", "up", "down")
@@ -19,7 +20,7 @@ def history_row(step: int, seed: int = 0, groups: int = 8, size: int = 8, signal
         rewards = [[group[0]] * size for group in rewards]
     flat = [reward for group in rewards for reward in group]
     return {
-        "step": step, "split": "train", "time": time.time(), "reward": sum(flat) / len(flat), "reward_std": 0.3,
+        "step": step, "split": "train", "time": time.time(), "reward": sum(flat) / len(flat), "reward_std": statistics.fmean(map(statistics.stdev, rewards)),
         "reward_min": min(flat), "reward_max": max(flat), "group_rewards": rewards, "kl": 0.002 * step + draw.random() * 0.004,
         "entropy": 1.2 * math.exp(-step / 40) + draw.random() * 0.05, "clip_fraction": 0.0, "ratio_min": 1.0, "ratio_max": 1.0,
         "grad_norm": 0.4 + draw.random() * 0.2, "loss": draw.gauss(0, 0.004), "learning_rate": 1e-3,

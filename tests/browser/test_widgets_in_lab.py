@@ -118,6 +118,12 @@ def test_views_answer_while_the_kernel_trains(page, lab, shot):
     page.locator(".an-chart").first.focus()
     press(page, "ArrowLeft", "ArrowLeft")
     assert groups.get_attribute("aria-label") != before
+    training = page.locator(".an-training")
+    training.locator(".an-grid").focus()
+    press(page, "ArrowLeft", "ArrowLeft", "ArrowDown")
+    assert "Groups of step 19" in training.locator("[data-key=groups]").inner_text()
+    assert training.locator(".an-group-text").inner_text().startswith("Group 1 of 8: 8 trajectories")
+    press(page, "Escape")
     assert "step 20 of 40" in page.locator(".an-step").inner_text(), "all of this happened while the kernel was busy"
     shot(page, "busy_light")
 

@@ -1,0 +1,65 @@
+"""The groups of one step as a still picture: a dot for each trajectory, on a strip with the middle half and the mean."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from .view import BLUE, GREY, ORANGE, calm
+
+ROWS = 36  # dots that fit one above the other
+LIGHT, DARK = "#eceff2", "#cfd5db"
+
+
+def draw_strips(axes, train: list[dict]) -> None:
+    """Draw the last row of `train` that has group_rewards. The same picture as group_strips.js draws in the browser."""
+    row = next((row for row in reversed(train) if row.get("group_rewards")), {})
+    groups: list[list[float]] = row.get("group_rewards", [])
+    calm(axes, f"Groups of step {row['step']} (dot: a trajectory)" if groups else "Groups: no rewards by group")
+    axes.set_xticks([])
+    if not any(groups):
+        return
+    every = [reward for group in groups for reward in group]
+    size = (max(every) - min(every)) / ROWS or 1.0
+    placed = [side_by_side(group, size) for group in groups]
+    most = max(0.5, *(away for group in placed for away, _ in group))
+    radius = min(2.2, max(0.8, 40 / len(groups)))
+    step = min(0.38 / most, 0.03 * radius * len(groups) / 2.2)
+    silent = [len(group) > 0 and is_silent(group) for group in groups]
+    for i, group in enumerate(groups):
+        _draw_group(axes, i, group, placed[i], step, radius, silent[i])
+    axes.set_xlim(-0.6, len(groups) - 0.4)
+    legend = f"blue above the mean, orange below; {sum(silent) or 'none'} of {len(groups)} all equal (ring)"
+    axes.set_xlabel(legend, fontsize=7.5, color=GREY)
+
+
+def side_by_side(rewards: list[float], size: float) -> list[tuple[float, float]]:
+    """(dots away from the centre, reward) for each trajectory; rewards within `size` share a row."""
+    rows = defaultdict(list)
+    for reward in rewards:
+        rows[round(reward / size)].append(reward)
+    return [(k - (len(row) - 1) / 2, reward) for row in rows.values() for k, reward in enumerate(row)]
+
+
+def is_silent(rewards: list[float]) -> bool:
+    """Whether all rewards are equal but for rounding, as in `training.sequences`."""
+    low, high = min(rewards), max(rewards)
+    return high - low <= 1e-9 * max(1.0, abs(low), abs(high))
+
+
+def _draw_group(axes, i: int, rewards: list[float], placed: list, step: float, radius: float, silent: bool) -> None:
+    import numpy
+
+    if not rewards:
+        return
+    mean = sum(rewards) / len(rewards)
+    if silent:
+        axes.plot(i, mean, "o", markersize=2 * radius + 1, markerfacecolor="none", markeredgecolor=GREY, markeredgewidth=1)
+        return
+    for low, high, color in ((0, 100, LIGHT), (25, 75, DARK)):
+        bottom, top = numpy.percentile(rewards, [low, high])
+        axes.bar(i, top - bottom, bottom=bottom, width=0.82, color=color)
+    axes.plot([i - 0.41, i + 0.41], [mean, mean], color="#333", linewidth=1)
+    for reward_side, color in ((1, BLUE), (-1, ORANGE), (0, GREY)):
+        dots = [(i + away * step, r) for away, r in placed if (r > mean) - (r < mean) == reward_side]
+        if dots:
+            axes.plot(*zip(*dots, strict=True), "o", color=color, markersize=2 * radius, markeredgewidth=0)

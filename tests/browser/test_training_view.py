@@ -1,0 +1,115 @@
+"""TrainingView in Chromium without a kernel: the groups of a step, the panels that step back, light, dark and on a phone."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+
+import pytest
+import synthetic
+
+from art_nb.widgets import TrainingView
+
+pytestmark = pytest.mark.browser
+
+PAGE = """<body style="margin: 0; background: {background}; --jp-ui-font-color0: {ink}; --jp-layout-color1: {background}">
+<style>{css}</style><div id="view"></div><script type="module">
+const state = {state};
+const model = {{ get: (name) => state[name], set() {{}}, save_changes() {{}}, on() {{}}, off() {{}} }};
+const {{ default: widget }} = await import(URL.createObjectURL(new Blob([{module}], {{ type: "text/javascript" }})));
+widget.render({{ model, el: document.getElementById("view") }});
+</script>"""
+THEMES = {"light": ("#ffffff", "#111111"), "dark": ("#111111", "#eeeeee")}
+
+
+def show(page, rows, theme="light", width=1200):
+    """The view of these rows alone on a page."""
+    view = TrainingView.from_history(rows, total_steps=20, title="2048")
+    state = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
+    background, ink = THEMES[theme]
+    page.set_viewport_size({"width": width, "height": 900})
+    filled = {"css": view._css, "state": json.dumps(state), "module": json.dumps(view._esm)}
+    page.set_content(PAGE.format(background=background, ink=ink, **filled))
+    page.locator(".an-training[data-steps]").wait_for()
+    return page.locator(".an-training")
+
+
+def press(page, *keys):
+    for key in keys:
+        page.keyboard.press(key)
+
+
+@pytest.fixture
+def rows():
+    return [synthetic.history_row(step, signal=step != 3) for step in range(1, 6)]
+
+
+def test_groups_by_keyboard_and_pointer(page, rows):
+    view = show(page, rows)
+    text = view.locator(".an-group-text")
+    assert text.inner_text().startswith("A dot is a trajectory")
+    view.locator(".an-grid").focus()
+    press(page, "ArrowDown", "ArrowDown")
+    group = rows[-1]["group_rewards"][1]
+    said = [float(x.replace("−", "-")) for x in re.findall(r"−?\d+\.\d+|−?\d+(?= to|,|\.)", text.inner_text().split("rewards")[1])]
+    quartiles = statistics.quantiles(group, n=4, method="inclusive")
+    expected = [min(group), max(group), quartiles[0], quartiles[2], statistics.fmean(group), statistics.stdev(group)]
+    assert text.inner_text().startswith("Group 2 of 8: 8 trajectories") and said == pytest.approx(expected, rel=5e-3)
+
+    press(page, "ArrowLeft", "ArrowLeft", "ArrowLeft")
+    tile = view.locator("[data-key=groups]")
+    assert "Groups of step 3" in tile.inner_text() and "8 of 8 without signal" in tile.inner_text()
+    assert "no signal" in text.inner_text() and tile.locator(".an-hollow").count() == 8 and tile.locator(".an-half").count() == 0
+    press(page, "Escape")
+    assert "Groups of step 5" in tile.inner_text() and tile.locator(".an-half").count() == 8
+
+    box = tile.locator("svg").bounding_box()
+    page.mouse.move(box["x"] + box["width"] - 12, box["y"] + 50)
+    assert text.inner_text().startswith("Group 8 of 8")
+    assert tile.locator(".an-frame").count() == 1
+    page.mouse.move(2, 2)
+    assert text.inner_text().startswith("A dot is a trajectory")
+
+
+def test_every_trajectory_has_its_dot_at_the_height_of_its_reward(page, rows):
+    view = show(page, rows)
+    dots = view.locator("[data-key=groups] svg").evaluate(
+        "(svg) => ['pos', 'neg'].map((kind) => (svg.querySelector(`.an-${kind}`).getAttribute('d').match(/M[^h]+h0/g) ?? [])"
+        ".map((dot) => Number(dot.split(' ')[1].slice(0, -2))))"
+    )
+    above = [reward for group in rows[-1]["group_rewards"] for reward in group if reward > statistics.fmean(group)]
+    below = [reward for group in rows[-1]["group_rewards"] for reward in group if reward < statistics.fmean(group)]
+    for heights, rewards in zip(dots, (above, below), strict=True):
+        assert len(heights) == len(rewards)
+        assert statistics.correlation(sorted(heights), sorted(rewards, reverse=True)) < -0.999 or len(rewards) < 3
+
+
+def test_quiet_panels_are_lines_that_open(page, rows):
+    view = show(page, rows)
+    assert view.locator("section[data-key=clip_fraction]").count() == 0 and view.locator("section[data-key=entropy]").count() == 1
+    line = view.locator(".an-quiet details[data-key=clip_fraction]")
+    assert "num_updates=1" in line.locator("summary").inner_text() and not line.locator("p").is_visible()
+    line.locator("summary").focus()
+    press(page, "Enter")
+    assert line.locator("p").is_visible()
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("width", [375, 1200])
+@pytest.mark.parametrize(("groups", "size"), [(8, 4), (64, 64)])
+def test_readable_in_every_theme_and_width(page, shot, theme, width, groups, size):
+    rows = [synthetic.history_row(step, groups=groups, size=size) for step in range(1, 13)]
+    rows[-1]["group_rewards"][0] = [0.5] * size
+    view = show(page, rows, theme, width)
+    assert view.get_attribute("data-theme") == theme
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    tile = view.locator("[data-key=groups]")
+    assert tile.locator("svg").bounding_box()["width"] > 0.7 * min(width, 500)
+    assert (tile.locator(".an-hollow").count(), tile.locator(".an-half").count()) == (1, groups - 1)
+    ask = view.locator("section[data-key=entropy] .an-ask")
+    ask.click()
+    help = view.locator("section[data-key=entropy] .an-help").bounding_box()
+    assert 0 <= help["x"] and help["x"] + help["width"] <= width
+    ask.click()
+    shot(view, f"groups_{groups}x{size}_{theme}_{width}")
