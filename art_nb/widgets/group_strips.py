@@ -12,7 +12,7 @@ LIGHT, DARK = "#eceff2", "#cfd5db"
 
 def draw_strips(axes, train: list[dict]) -> None:
     """Draw the last row of `train` that has group_rewards. The same picture as group_strips.js draws in the browser."""
-    row = next((row for row in reversed(train) if row.get("group_rewards")), {})
+    row: dict = next((row for row in reversed(train) if row.get("group_rewards")), {})
     groups: list[list[float]] = row.get("group_rewards", [])
     calm(axes, f"Groups of step {row['step']} (dot: a trajectory)" if groups else "Groups: no rewards by group")
     axes.set_xticks([])

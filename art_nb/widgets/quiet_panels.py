@@ -12,7 +12,7 @@ ENOUGH = 3  # rows that must agree before a number of the task's is called const
 
 CLIP = "0 at every step. With one update for each batch (num_updates=1) no token can leave the clip range."
 KL = "0: it is measured before the update, and the policy has not moved from the base model yet."
-LOSS = "within {most} of 0, which is right: the advantages of a group add up to zero. Its gradient is not zero, and that learns."
+LOSS = "within {most} of 0, which is right: the advantages of a group add up to zero. Its gradient is not, and that learns."
 
 
 def quiet_panels(rows: list[dict], keys: Iterable[str]) -> dict[str, str]:
