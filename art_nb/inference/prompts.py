@@ -3,6 +3,9 @@
 The text of a conversation does not tell which tokens the model sampled, for the same text has many tokenisations. So
 the ids of every answered conversation are remembered under its text, and a prompt that goes on from there starts
 with them.
+
+In what is called text here, control tokens stand under their names (see `control_tokens`): where a message spells one
+out, that is another text.
 """
 
 from __future__ import annotations
@@ -10,9 +13,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from art_nb.inference.chat import RequestError
+from art_nb.inference.control_tokens import control_tokens
+from art_nb.inference.messages import half_pair, plain
+from art_nb.inference.rendering import Rendering, check_template
 
 USER, SYSTEM = {"role": "user", "content": "a"}, {"role": "system", "content": "b"}
 ANSWER, TOOL = {"role": "assistant", "content": "c"}, {"role": "tool", "tool_call_id": "d", "content": "e"}
@@ -32,63 +39,60 @@ PROBES = (
 )
 
 
-class Template:
+class Template(Rendering):
     """The tokenizer's chat template with given tools and further arguments.
 
     Where the template writes each message by itself, only messages that it has not seen are rendered: a long
-    conversation then costs its new messages. Whether it does so is found out by trying it on `PROBES`.
+    conversation then costs its new messages. Whether it does so is found out by trying it on `PROBES`. What several
+    tools say in a row counts as one message, for many templates frame it as one.
     """
 
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
-        self._tokenizer, self._arguments = tokenizer, {**arguments, "tools": tools, "tokenize": False}
+        super().__init__(tokenizer, tools, arguments)
+        check_template(tokenizer)
         self._pieces: dict[Any, str] = {}
         self._shows_ids = True
+
+    @cached_property
+    def by_message(self) -> bool:
+        """Whether the template writes each message by itself."""
+        conversations = [list(probe[:k]) for probe in PROBES for k in range(1, len(probe) + 1)]
         try:
             self._user = self.whole([USER], opening=False)
             self.opening = self.whole([USER])[len(self._user) :]
-            conversations = [list(probe[:k]) for probe in PROBES for k in range(1, len(probe) + 1)]
-            self.by_message = all(self._in_pieces(c) == self.whole(c) for c in conversations)
+            same = all(self._in_pieces(c) == self.whole(c) for c in conversations)
             self._shows_ids = self.whole([USER, CALL, TOOL]) != self.whole([USER, OTHER_CALL, OTHER_TOOL])
         except RequestError:
-            self.by_message = False
+            return False
+        return same
 
     def text(self, messages: list[dict]) -> str:
-        """The prompt: all messages, and the opening of the assistant's next one."""
-        return self._in_pieces(messages) if self.by_message else self.whole(messages)
-
-    def whole(self, messages: list[dict], opening: bool = True) -> str:
-        """The same by the template alone. Raises RequestError where the template refuses the messages."""
+        """The prompt: all messages, and the opening of the assistant's next one. Raises: RequestError, as `whole`."""
+        if not self.by_message:
+            return self.whole(messages)
         try:
-            messages = [{**m, "tool_calls": _parsed(m["tool_calls"])} if m.get("tool_calls") else m for m in messages]
-            return self._tokenizer.apply_chat_template(messages, add_generation_prompt=opening, **self._arguments)
-        except Exception as error:  # a template may raise whatever it likes
-            raise RequestError(f"messages: the chat template can't render them ({error})") from error
+            return self._in_pieces(messages)
+        except UnicodeEncodeError as error:
+            raise RequestError(half_pair(messages, self._tools)) from error
 
     def answered(self, prompt: str, messages: list[dict], answer: dict) -> str:
         """The text of a conversation whose prompt has been answered."""
         if self.by_message:
-            return prompt.removesuffix(self.opening) + self._piece(answer)
+            return prompt.removesuffix(self.opening) + self._piece([answer])
         return self.whole([*messages, answer], opening=False)
 
     def _in_pieces(self, messages: list[dict]) -> str:
-        pieces, seen = self._pieces, self._seen
-        try:
-            later = [pieces[seen(message)] for message in messages[1:]]
-        except KeyError:
-            later = [self._piece(message) for message in messages[1:]]
-        return "".join([self._first_piece(messages[0]), *later, self.opening])
-
-    def _first_piece(self, message: dict) -> str:
-        key = "first", self._seen(message)
+        key = "first", self._seen(messages[0])
         if key not in self._pieces:
-            self._pieces[key] = self.whole([message], opening=False)
-        return self._pieces[key]
+            self._pieces[key] = self.rendered(messages[:1], opening=False)
+        return "".join([self._pieces[key], *map(self._piece, _blocks(messages[1:])), self.opening])
 
-    def _piece(self, message: dict) -> str:
-        key = self._seen(message)
-        if key not in self._pieces:
-            self._pieces[key] = self.whole([USER, message], opening=False).removeprefix(self._user)
-        return self._pieces[key]
+    def _piece(self, block: list[dict]) -> str:
+        key = self._seen(block[0]) if len(block) == 1 else tuple(map(self._seen, block))
+        piece = self._pieces.get(key)
+        if piece is None:
+            piece = self._pieces[key] = self.rendered([USER, *block], opening=False).removeprefix(self._user)
+        return piece
 
     def _seen(self, message: dict) -> Any:
         """What the template sees of a message. The ids of tool calls are never the same, and few templates show them."""
@@ -102,6 +106,30 @@ class Template:
                 if all(len(f) == 2 and type(f.get("arguments")) is str for f in functions):
                     return message["role"], message["content"], *[(f.get("name"), f["arguments"]) for f in functions]
         return repr(message)
+
+
+def _blocks(messages: list[dict]) -> list[list[dict]]:
+    """Each message by itself, but what several tools say in a row together."""
+    blocks: list[list[dict]] = []
+    for message in messages:
+        if message["role"] == "tool" and blocks and blocks[-1][0]["role"] == "tool":
+            blocks[-1].append(message)
+        else:
+            blocks.append([message])
+    return blocks
+
+
+def token_ids(
+    tokenizer, messages: list[dict], tools: list[dict] | None = None, *, opening: bool = False, **arguments: Any
+) -> list[int]:
+    """The token ids of a conversation, as `apply_chat_template` gives them, but that no text becomes a control token.
+
+    opening: with the opening of the assistant's next message; arguments: further ones of the template.
+
+    Raises: RequestError where they are no messages, or the template refuses them.
+    """
+    template = Template(tokenizer, tools, arguments)
+    return template.control.ids(template.whole(plain(messages), opening))
 
 
 @dataclass
@@ -121,7 +149,8 @@ class Prompts:
     """
 
     def __init__(self, tokenizer, ends: Iterable[str], remembered: int = 4096):
-        self._tokenizer, self._ends, self._remembered = tokenizer, list(ends), remembered
+        self._control = control_tokens(tokenizer)
+        self._tokenizer, self._ends, self._remembered = tokenizer, list(map(self._control.name, ends)), remembered
         self.forget()
 
     def forget(self) -> None:
@@ -150,8 +179,8 @@ class Prompts:
                 known = min(same, key=lambda answered: answered.continued)
                 known.continued += 1
                 # The rest starts with an end-of-turn token, and tokenisation does not reach across one.
-                return known.ids + self._tokenizer.encode(text[cut:], add_special_tokens=False), known.slot
-        return self._tokenizer.encode(text, add_special_tokens=False), None
+                return known.ids + self._control.ids(text[cut:]), known.slot
+        return self._control.ids(text), None
 
     def remember(self, prompt: str, text: str, ids: list[int], slot: int) -> None:
         """Keep what a conversation was made of.
@@ -165,49 +194,3 @@ class Prompts:
             self._answered.setdefault(text[:cut], []).append(Answered(ids, slot))
             if len(self._answered) > self._remembered:
                 del self._answered[next(iter(self._answered))]
-
-
-def plain(messages: Any) -> list[dict]:
-    """The messages as dicts with text as content.
-
-    Raises:
-        RequestError: there is none, or one is no message; it says which.
-    """
-    if not isinstance(messages, list | tuple) or not messages:
-        raise RequestError(f"messages is {messages!r}: expected a list with at least one message")
-    return [m if _is_plain(m) else _plain(m, i) for i, m in enumerate(messages)]
-
-
-def _is_plain(message: Any) -> bool:
-    if type(message) is not dict or not type(message.get("role")) is type(message.get("content")) is str:
-        return False
-    return "tool_calls" not in message or all(type(call) is dict for call in message["tool_calls"])
-
-
-def _plain(message: Any, index: int) -> dict:
-    message = message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise RequestError(f"messages[{index}] is {message!r}: expected a dict with a role")
-    content, calls = message.get("content") or "", message.get("tool_calls") or []
-    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise RequestError(f"messages[{index}]: content is {content!r}: expected a string or a list of text parts")
-    calls = [call.model_dump() if hasattr(call, "model_dump") else call for call in calls]
-    if not all(isinstance(call, dict) for call in calls):
-        raise RequestError(f"messages[{index}]: tool_calls is {calls!r}: expected a list of dicts")
-    message = {**message, "content": content, "tool_calls": calls}
-    return message if calls else {k: v for k, v in message.items() if k != "tool_calls"}
-
-
-def _parsed(calls: list[dict]) -> list[dict]:
-    """Tool calls with their arguments as an object, as chat templates expect them; the API has them as a string."""
-    parsed = []
-    for call in calls:
-        function = dict(call.get("function", call))
-        try:
-            function["arguments"] = json.loads(function["arguments"])
-        except (TypeError, ValueError, KeyError):
-            pass  # an object already, or nothing that could be one
-        parsed.append({**call, "function": function})
-    return parsed

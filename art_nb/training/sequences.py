@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from openai.types.chat.chat_completion import Choice
 
+from art_nb.inference.prompts import Template, plain
 from art_nb.training.grpo import group_advantages, turn_advantages
 from art_nb.trajectories import History, Trajectory, TrajectoryGroup
 from art_nb.types import TrainConfig
@@ -218,13 +219,11 @@ def _tokens_of(choice: Choice, history: History, position: int, tokenizer) -> tu
     """
     if getattr(choice, "token_ids", None):
         return choice.prompt_token_ids, choice.token_ids, choice.token_logprobs
-    messages = history.messages()
-    render = {"tools": history.tools, "tokenize": False}
-    prompt = tokenizer.apply_chat_template(messages[:position], add_generation_prompt=True, **render)
-    whole = tokenizer.apply_chat_template(messages[: position + 1], **render)
+    template, messages = Template(tokenizer, history.tools, {}), plain(history.messages()[: position + 1])
+    control, end = template.control, template.control.name(tokenizer.eos_token)
+    prompt, whole = template.whole(messages[:position]), template.whole(messages, opening=False)
     # Some templates do not repeat the generation prompt (they drop earlier thoughts).
-    answer = whole[len(prompt) :] if whole.startswith(prompt) else (choice.message.content or "")
+    answer = whole[len(prompt) :] if whole.startswith(prompt) else control.named(choice.message.content or "")
     # What follows the end of the turn is the template's, not the policy's.
-    sampled = answer.split(tokenizer.eos_token)[0] + tokenizer.eos_token
-    ids = tokenizer.encode(sampled, add_special_tokens=False)
-    return tokenizer.encode(prompt, add_special_tokens=False), ids, [math.nan] * len(ids)
+    ids = control.ids(answer.split(end)[0] + end)
+    return control.ids(prompt), ids, [math.nan] * len(ids)

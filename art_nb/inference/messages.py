@@ -1,0 +1,80 @@
+"""Messages as a request gives them, checked: dicts with a role that exists and text as content."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from art_nb.inference.chat import RequestError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+
+
+def plain(messages: Any) -> list[dict]:
+    """The messages as dicts with text as content.
+
+    Raises:
+        RequestError: there is none, or one is no message or has no role that exists; it says which.
+    """
+    if not isinstance(messages, list | tuple) or not messages:
+        raise RequestError(f"messages is {messages!r}: expected a list with at least one message")
+    return [m if _is_plain(m) else _plain(m, i) for i, m in enumerate(messages)]
+
+
+def _is_plain(message: Any) -> bool:
+    if type(message) is not dict or message.get("role") not in ROLES or type(message.get("content")) is not str:
+        return False
+    return "tool_calls" not in message or all(type(call) is dict for call in message["tool_calls"])
+
+
+def _plain(message: Any, index: int) -> dict:
+    message = message.model_dump(exclude_none=True) if hasattr(message, "model_dump") else message
+    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+        raise RequestError(f"messages[{index}] is {message!r}: expected a dict with a role")
+    if message["role"] not in ROLES:
+        raise RequestError(f"messages[{index}]: role is {message['role']!r}: expected one of {', '.join(ROLES)}")
+    content, calls = message.get("content") or "", message.get("tool_calls") or []
+    if isinstance(content, list) and all(isinstance(p, dict) and isinstance(p.get("text"), str) for p in content):
+        content = "".join(part["text"] for part in content)
+    if not isinstance(content, str):
+        raise RequestError(f"messages[{index}]: content is {content!r}: expected a string or a list of text parts")
+    calls = [call.model_dump() if hasattr(call, "model_dump") else call for call in calls]
+    if not all(isinstance(call, dict) for call in calls):
+        raise RequestError(f"messages[{index}]: tool_calls is {calls!r}: expected a list of dicts")
+    message = {**message, "content": content, "tool_calls": calls}
+    return message if calls else {k: v for k, v in message.items() if k != "tool_calls"}
+
+
+def parsed(calls: list[dict]) -> list[dict]:
+    """Tool calls with their arguments as an object, as chat templates expect them; the API has them as a string."""
+    result = []
+    for call in calls:
+        function = dict(call.get("function", call))
+        try:
+            function["arguments"] = json.loads(function["arguments"])
+        except (TypeError, ValueError, KeyError):
+            pass  # an object already, or nothing that could be one
+        result.append({**call, "function": function})
+    return result
+
+
+def half_pair(messages: list[dict], tools: list[dict] | None) -> str:
+    """Says where a request holds half of a surrogate pair, which no tokenizer can read."""
+    for where, text in _strings({"messages": messages, "tools": tools}, ""):
+        for i, character in enumerate(text):
+            if "\ud800" <= character <= "\udfff":
+                return f"{where} holds {character!a} at {i}, half of a surrogate pair: replace it, it is no text"
+    raise LookupError("no half pair")
+
+
+def _strings(value: Any, where: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, str):
+        yield where, value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield from _strings(key, f"a key of {where}")
+            yield from _strings(each, f"{where}.{key}".removeprefix("."))
+    elif isinstance(value, list | tuple):
+        for i, each in enumerate(value):
+            yield from _strings(each, f"{where}[{i}]")
