@@ -307,8 +307,8 @@ def test_micro_batches_hold_every_sequence_once_and_stay_small(checkpoint):
         batches = learner.micro_batches(conversations, TrainConfig(grad_accumulation_sequences=most))
         rows = [b["completion_ids"].shape[0] for b in batches]
         assert sum(rows) == 40 and max(rows) <= (most or 40)
-        widths = [b["completion_ids"].shape[1] + 1 for b in batches]
-        assert all(n * width <= tokens or n == 1 for n, width in zip(rows, widths, strict=True))
+        distinct = [b["layout"].forward["input_ids"].numel() for b in batches]
+        assert all(count <= tokens or n == 1 for n, count in zip(rows, distinct, strict=True))
         assert sum(b["weight"] for b in batches) == pytest.approx(1)
         ids = sorted(
             tuple(torch.cat([p, c])[torch.cat([one, m]).bool()].tolist())

@@ -5,7 +5,7 @@ import torch
 from tiny_models import make_checkpoint
 
 from art_nb.training.policy import load_policy
-from art_nb.training.shortcuts import folded_adapters, last_mlp_only_where
+from art_nb.training.shortcuts import folded_adapters, last_layer_only_where
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,8 @@ NEEDED = torch.rand(3, 11, generator=torch.Generator().manual_seed(3)) < 0.3
 
 
 def own_forwards(model):
-    return [name for name, module in model.named_modules() if "forward" in module.__dict__]
+    """The modules that do something else than their class says."""
+    return [n for n, m in model.named_modules() if "forward" in m.__dict__ or m._forward_hooks or m._forward_pre_hooks]
 
 
 def gradients(model):
@@ -71,35 +72,39 @@ def test_adapters_that_cannot_or_need_not_be_folded_stay(checkpoint, peft_args):
 def test_an_error_inside_takes_the_shortcuts_off(checkpoint):
     model = make_model(checkpoint, r=16)
     decoder = model.get_base_model().model
-    with pytest.raises(KeyboardInterrupt), folded_adapters(model), last_mlp_only_where(decoder, lambda: NEEDED):
+    with pytest.raises(KeyboardInterrupt), folded_adapters(model), last_layer_only_where(decoder, lambda: NEEDED):
         model(input_ids=IDS).logits.sum().backward()
         raise KeyboardInterrupt
     assert own_forwards(model) == []
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_the_last_mlp_works_only_where_it_is_needed(checkpoint, checkpointing):
+def test_the_last_layer_works_only_where_it_is_needed(checkpoint, checkpointing):
     model = make_model(checkpoint, r=4)
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     decoder, seen = model.get_base_model().model, []
-    decoder.layers[-1].mlp.gate_proj.register_forward_hook(lambda *a: seen.append(a[1][0].shape[:-1].numel()))
+    before, last = own_forwards(model), decoder.layers[-1]
+    narrow = (last.mlp.gate_proj, last.self_attn.q_proj.base_layer, last.self_attn.o_proj.base_layer)
+    counters = [m.register_forward_hook(lambda *a: seen.append(a[1][0].shape[:-1].numel())) for m in narrow]
     weights = torch.randn(int(NEEDED.sum()), 32, generator=torch.Generator().manual_seed(4))
     expected = decoder(input_ids=IDS).last_hidden_state[NEEDED]
     (expected * weights).sum().backward()
     expected_gradients = gradients(model)
     assert set(seen) == {33}
     seen.clear()
-    with last_mlp_only_where(decoder, lambda: NEEDED):
+    with last_layer_only_where(decoder, lambda: NEEDED):
         found = decoder(input_ids=IDS).last_hidden_state[NEEDED]
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
         (found * weights).sum().backward()
     assert set(seen) == {int(NEEDED.sum())}
     assert_equal_gradients(gradients(model), expected_gradients)
-    assert own_forwards(model) == []
+    for counter in counters:
+        counter.remove()
+    assert own_forwards(model) == before
 
 
 def test_a_mixture_of_experts_is_left_alone(tmp_path):
     model = make_model(make_checkpoint(tmp_path, "deepseek_v3"), r=4)
-    with last_mlp_only_where(model.get_base_model().model, lambda: NEEDED):
+    with last_layer_only_where(model.get_base_model().model, lambda: NEEDED):
         assert own_forwards(model) == []

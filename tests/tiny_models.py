@@ -31,13 +31,13 @@ def make_tokenizer():
     return fast
 
 
-def make_checkpoint(folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0) -> Path:
-    """Write model and tokenizer to `folder` as a Hugging Face checkpoint; returns the folder."""
+def make_checkpoint(folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **config) -> Path:
+    """Write model and tokenizer to `folder` as a Hugging Face checkpoint; returns the folder. config: fields of its own."""
     from transformers.utils import logging
 
     tokenizer = make_tokenizer()
     torch.manual_seed(seed)
-    model = make_model(family, len(tokenizer), tied)
+    model = make_model(family, len(tokenizer), tied, **config)
     logging.disable_progress_bar()
     model.save_pretrained(folder)
     logging.enable_progress_bar()
@@ -45,7 +45,7 @@ def make_checkpoint(folder: Path, family: str = "qwen3", *, tied: bool = True, s
     return folder
 
 
-def make_model(family: str, vocabulary: int, tied: bool = True):
+def make_model(family: str, vocabulary: int, tied: bool = True, **config):
     """A model of two layers and 32 channels, with weights large enough that its answers differ from uniform."""
     import transformers as t
 
@@ -61,6 +61,7 @@ def make_model(family: str, vocabulary: int, tied: bool = True):
         "bos_token_id": None,
         "pad_token_id": 0,
         "eos_token_id": 2,
+        **config,
     }
     if family == "deepseek_v3":
         config = t.DeepseekV3Config(

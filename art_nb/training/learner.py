@@ -12,7 +12,7 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import numpy
@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from art_nb.training.grpo import entropy, kl_k3, ratio
 from art_nb.training.micro_batches import by_beginning, by_length, collate
 from art_nb.training.policy import Policy, default_learning_rate
-from art_nb.training.prefix_tree import attending_in_trees, takes_trees
+from art_nb.training.prefix_tree import attending_in_trees, fits_trees
 from art_nb.training.sequences import TokenSequence
 from art_nb.training.shortcuts import folded_adapters, last_layer_only_where
 from art_nb.types import TrainConfig
@@ -85,7 +85,7 @@ class Learner(GRPOTrainer):
         self.aux_loss_enabled = False  # it balances a router, which no adapter changes
         default = 16384 if policy.device.type == "cuda" else 1536
         self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or default
-        self.as_tree = takes_trees(policy)
+        self.as_tree = _as_tree(policy)
         self.current_gradient_accumulation_steps = 1
         self.create_optimizer()
         self.optimizer = self.accelerator.prepare(self.optimizer)
@@ -116,11 +116,8 @@ class Learner(GRPOTrainer):
         self.beta = config.kl_penalty_coef
         batches = self.micro_batches(sequences, config)
         decoder = self.policy.model.get_base_model().base_model
-        with ExitStack() as inside:
-            inside.enter_context(_seeded(seed, self.policy.device))
-            inside.enter_context(last_layer_only_where(decoder, lambda: self._inputs["layout"].needed))
-            if self.as_tree:
-                inside.enter_context(attending_in_trees(decoder))
+        needed = last_layer_only_where(decoder, lambda: self._inputs["layout"].needed)
+        with _seeded(seed, self.policy.device), needed, attending_in_trees(decoder) if self.as_tree else nullcontext():
             metrics = {} if self.beta else {"kl": self._watched_kl(sequences)}
             if self.beta:
                 for batch in batches:
@@ -286,6 +283,19 @@ def _settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
         "gradient_checkpointing": False, "disable_tqdm": True, "temperature": 1.0, "weight_decay": 0.0,
     }  # fmt: skip
     return suited | {name: value for name, value in grpo.items() if name not in ignored} | fixed
+
+
+def _as_tree(policy: Policy) -> bool:
+    """Whether the policy is trained on prefix trees. Unsloth's own attention on a GPU takes none."""
+    own = policy.engine == "unsloth" and policy.device.type != "cpu"
+    if not own and fits_trees(policy.model.get_base_model().base_model):
+        return True
+    warnings.warn(
+        f"{type(policy.model.get_base_model()).__name__} takes no prefix trees here: what sequences have in common is "
+        "computed for each of them",
+        stacklevel=3,
+    )
+    return False
 
 
 @contextmanager

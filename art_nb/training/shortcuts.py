@@ -1,6 +1,6 @@
 """Two shortcuts that leave a forward pass's result as it is and make small models on a CPU train faster.
 
-They change the `forward` of single modules inside a `with` block and know nothing of losses or data.
+They change what single modules do inside a `with` block and know nothing of losses or data.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from contextlib import contextmanager
 import torch
 from peft.tuners.lora import Linear as LoraLinear
 from torch.nn.functional import linear
+
+NARROWED = ("self_attn.q_proj", "self_attn.o_proj", "mlp")  # of the last layer
 
 
 @contextmanager
@@ -50,24 +52,30 @@ def _with_weight(weight: torch.Tensor, bias: torch.Tensor | None) -> Callable[[t
 
 
 @contextmanager
-def last_mlp_only_where(decoder: torch.nn.Module, needed: Callable[[], torch.Tensor]) -> Iterator[None]:
-    """Inside, the last layer's MLP works on the positions that `needed()`, (B, T) bool, marks; 0 for the others.
+def last_layer_only_where(decoder: torch.nn.Module, needed: Callable[[], torch.Tensor]) -> Iterator[None]:
+    """Inside, the last layer works on the positions that `needed()`, (B, T) bool, marks; the others get nothing from it.
 
-    Nothing reads the last layer's output but the output head, which is asked for few positions.
+    Nothing reads the last layer's output but the output head, which is asked for few positions. Only its keys and values
+    are computed for all.
     """
-    mlp = getattr(decoder.layers[-1], "mlp", None) if hasattr(decoder, "layers") else None
+    modules = dict(decoder.layers[-1].named_modules()) if hasattr(decoder, "layers") else {}
     # On a GPU Unsloth has a forward of its own there; a mixture of experts may return more than a tensor.
-    if decoder.device.type != "cpu" or not hasattr(mlp, "down_proj"):
+    if decoder.device.type != "cpu" or not {*NARROWED, "mlp.down_proj"} <= modules.keys():
         yield
         return
-    whole = mlp.forward
 
-    def where_needed(x: torch.Tensor) -> torch.Tensor:
-        found = whole(x[needed()][None])[0]
-        return torch.zeros_like(x).masked_scatter(needed()[..., None], found.to(x.dtype))
+    def narrowed(module, arguments):
+        return (arguments[0][needed()][None],)
 
-    mlp.forward = where_needed
+    def widened(module, arguments, found):
+        everywhere = found.new_zeros(*needed().shape, found.shape[-1])
+        return everywhere.masked_scatter(needed()[..., None], found)
+
+    hooks = []
+    for module in map(modules.get, NARROWED):
+        hooks += [module.register_forward_pre_hook(narrowed), module.register_forward_hook(widened)]
     try:
         yield
     finally:
-        del mlp.forward
+        for hook in hooks:
+            hook.remove()
