@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.storage import logbook
+from art_nb.storage.names import folder_name
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.types import TrainConfig, TrainResult
 
@@ -62,7 +63,7 @@ class Backend(Protocol):
 class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     """A model behind an OpenAI-compatible server, to compare with and to log.
 
-    name, project: its files lie in {base_path}/{project}/models/{name}/.
+    name, project: its files lie in {base_path}/{project}/models/{name}/; `storage.names` says what they may be.
     config: anything of yours that a rollout wants to read from the model; a pydantic model.
     inference_base_url, inference_api_key: the server.
     inference_model_name: what the server calls the model; None: `name`.
@@ -86,6 +87,11 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
 
     _backend: Any = None
     _client: AsyncOpenAI | None = None
+
+    @pydantic.field_validator("name", "project")
+    @classmethod
+    def _names_a_folder(cls, given: str, field: pydantic.ValidationInfo) -> str:
+        return folder_name(str(field.field_name), given)
 
     def backend(self) -> "Backend":
         """The backend it is registered with. Raises: ValueError when there is none."""

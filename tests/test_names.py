@@ -1,0 +1,34 @@
+"""Names of models and projects become folders: what would lead elsewhere, or not work on some system, is refused."""
+
+import pytest
+
+import art_nb as art
+
+ALLOWED = ["2048-agent-001", "email agent", "email-agent-14b", "tic_tac_toe", "Qwen2.5-0.5B", "_", "Übung", "模型 1", "a.b", "lr=1e-5", "com", "console"]
+REFUSED = [
+    "", ".", "..", "../../etc", "/etc", "a/b", "a\\b", "C:a", "a\0", "a\n", "a\tb", "\x1b[2J", " a", "a ", "a.", ".a", "-rf", "~", "a*", "a?",
+    'a"', "a|b", "<a>", "a@1", "NUL", "con", "Aux.txt", "COM1", "lpt9.log", "com¹", "nul .a", "\ud800", "\u202ea", "a\u200b", "a" * 201, "ü" * 101,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALLOWED)
+@pytest.mark.parametrize("kind", [art.Model, art.TrainableModel])
+def test_names_of_examples_are_taken_as_they_are(name, kind, tmp_path):
+    base = {"base_model": "b"} if kind is art.TrainableModel else {}
+    model = kind(name=name, project=name, base_path=str(tmp_path), **base)
+    model.overwrite_state({})
+    (written,) = tmp_path.rglob("state.json")
+    assert written.relative_to(tmp_path).parts[:-1] == (name, "models", name)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_names_are_refused_with_what_is_allowed(name):
+    for fields in ({"name": name, "project": "p"}, {"name": "n", "project": name}):
+        for make in (art.Model, lambda **given: art.TrainableModel(base_model="b", **given)):
+            with pytest.raises(ValueError, match=r"(name|project) is .*: it names a folder, so use letters, digits"):
+                make(**fields)
+
+
+def test_a_name_that_a_server_gives_goes_to_inference_model_name():
+    model = art.Model(name="gpt", project="p", inference_model_name="openai/gpt")
+    assert model.get_inference_name() == "openai/gpt"
