@@ -13,7 +13,7 @@ def folder_name(what: str, given: str) -> str:
     """
     if not NAME.fullmatch(given) or DEVICE.fullmatch(given) or len(given.encode(errors="replace")) > 200:
         raise ValueError(
-            f"{what} is {given!r:.220}: it names a folder, so use letters, digits, spaces and _ - . + =, with a letter, digit "
-            "or _ at the start, no dot or space at the end, at most 200 bytes, and no name of a Windows device as CON or NUL"
+            f"{what} is {given!r:.220}: it names a folder, so use letters, digits, spaces and _ - . + =, a letter, digit "
+            "or _ first, no dot or space at the end, at most 200 bytes, and no name of a Windows device as CON or NUL"
         )
     return given
