@@ -1,4 +1,4 @@
-"""Makes the course's data anew: `python -m data [nano] [nano_email] [mailbox] [judged_groups]`; without a name, all of it.
+"""Makes the course's data anew: `python -m data nano mailbox`; without a name, all of it.
 
 Each item lies beside its maker, which writes it whole or not at all.
 """
@@ -27,6 +27,14 @@ def nano_email() -> dict:
     return nano_model.build(RECIPE, HERE / "nano_email")
 
 
+def nano_tic_tac_toe() -> dict:
+    """the base model for self-play (minutes on two cores)"""
+    from data import nano_model
+    from data.nano_tic_tac_toe.maker import RECIPE
+
+    return nano_model.build(RECIPE, HERE / "nano_tic_tac_toe")
+
+
 def mailbox() -> dict:
     """the made-up mails and the questions about them (seconds)"""
     from data.mailbox.build import build
@@ -41,7 +49,10 @@ def judged_groups() -> dict:
     return build(HERE / "judged_groups")
 
 
-ITEMS = {"nano": nano, "nano_email": nano_email, "mailbox": mailbox, "judged_groups": judged_groups}
+ITEMS = {
+    "nano": nano, "nano_email": nano_email, "nano_tic_tac_toe": nano_tic_tac_toe, "mailbox": mailbox,
+    "judged_groups": judged_groups,
+}  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -1,0 +1,66 @@
+"""The exercises of the notebook on self-play."""
+
+from __future__ import annotations
+
+from math import exp
+
+from art_nb.course.exercises import Exercise, checker
+from art_nb.tasks.tic_tac_toe.rules import LINES, SQUARES, Board, legal_moves, to_move
+
+BOARDS = ["x...o...x", "xo..x...o", "x.o......", "o.x.x.o..", ".........", "xx.oo....", "x.oo.....", "..x.o.x.."]
+
+
+def _threats(cells: Board, side: str) -> int:
+    return sum(sorted(cells[i] for i in line) == [".", side, side] for line in LINES)
+
+
+def _forks(board: Board, at_least: int = 2, for_other: bool = False) -> list[str]:
+    side = to_move(board)
+    side = "xo".replace(side, "") if for_other else side
+    after = {square: board[:cell] + side + board[cell + 1 :] for cell, square in enumerate(SQUARES) if board[cell] == "."}
+    return [square for square, cells in after.items() if _threats(cells, side) >= at_least]
+
+
+def _half_empty_lines(board: Board) -> list[str]:
+    """Counts lines through the square that hold no mark of the opponent, though nobody threatens there yet."""
+    side, found = to_move(board), []
+    for square in legal_moves(board):
+        cell = SQUARES.index(square)
+        open_lines = [line for line in LINES if cell in line and all(board[i] in (".", side) for i in line)]
+        if len(open_lines) >= 2:
+            found.append(square)
+    return found
+
+
+FORKS = Exercise(
+    right=_forks,
+    cases=lambda: [(board,) for board in BOARDS],
+    mistakes={
+        "One threat is not a fork: it can be blocked. Count the lines that could be completed next.": lambda b: _forks(b, 1),
+        "Look at the side that is to move, `to_move(board)`, not at its opponent.": lambda b: _forks(b, for_other=True),
+        "A line counts when it holds two of yours and an empty square after the move, not when it is only open to you.":
+            _half_empty_lines,
+        "That is every free square; which of them make two threats?": legal_moves,
+        "There are forks on some of these boards.": lambda b: [],
+    },
+)  # fmt: skip
+
+
+def _expected(mine: float, other: float) -> float:
+    return 1 / (1 + 10 ** ((other - mine) / 400))
+
+
+EXPECTED = Exercise(
+    right=_expected,
+    cases=lambda: [(0.0, 0.0), (1200.0, 1000.0), (900.0, 1000.0), (1500.0, 700.0), (-200.0, 0.0)],
+    mistakes={
+        "The other way round: the higher rated player takes more.": lambda mine, other: _expected(other, mine),
+        "Elo's scale is base 10 and 400 points, not e and 400.": lambda mine, other: 1 / (1 + exp((other - mine) / 400)),
+        "Only the difference counts, not the ratio of the ratings.":
+            lambda mine, other: mine / (mine + other) if mine + other else 0.5,
+        "A share of the points lies between 0 and 1; this is a difference.": lambda mine, other: (mine - other) / 400,
+    },
+)  # fmt: skip
+
+EXERCISES = {"forks": FORKS, "expected points": EXPECTED}
+check = checker(EXERCISES)

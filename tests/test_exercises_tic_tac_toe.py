@@ -1,0 +1,49 @@
+"""The exercises of the self-play notebook: right answers are right however they are written, and a mistake gets its hint."""
+
+import math
+
+import pytest
+
+from art_nb.course.exercises.tic_tac_toe import EXERCISES, check
+from art_nb.tasks.tic_tac_toe.rules import after_move, legal_moves, to_move, winner
+
+
+def forks(board):
+    """By playing on: after the move and a pass of the other side, count the squares that would win at once."""
+    side, found = to_move(board), []
+    for square in legal_moves(board):
+        after = after_move(board, square)
+        if winner(after):
+            continue  # to have won is no fork
+        wins = [cell for cell in range(9) if after[cell] == "." and winner(after[:cell] + side + after[cell + 1 :]) == side]
+        # A square that completes two lines at once is two threats, and none of the boards has one.
+        found += [square] if len(wins) >= 2 else []
+    return found
+
+
+RIGHT = {"forks": forks, "expected points": lambda mine, other: 10 ** (mine / 400) / (10 ** (mine / 400) + 10 ** (other / 400))}
+WRONG = {
+    "forks": [
+        (lambda board: legal_moves(board), "every free square"),
+        (lambda board: [], "There are forks"),
+        (lambda board: [s for s in legal_moves(board) if s == "5"], "it should give"),
+        (lambda board: [int(s) for s in forks(board)], "it should give"),
+        (lambda board: forks(after_move(board, legal_moves(board)[0])), "Not yet"),
+    ],
+    "expected points": [
+        (lambda mine, other: 1 / (1 + 10 ** ((mine - other) / 400)), "other way round"),
+        (lambda mine, other: 1 / (1 + math.exp((other - mine) / 400)), "base 10"),
+        (lambda mine, other: mine - other, "it should give 0.5, and gives 0"),
+        (lambda mine, other: mine / (mine + other), "ZeroDivisionError"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_right_answers_and_mistakes(exercise):
+    assert check(exercise, lambda *inputs: None).status == "not attempted"
+    for answer in (RIGHT[exercise], EXERCISES[exercise].right):
+        assert check(exercise, answer).status == "right", check(exercise, answer)
+    for answer, hint in WRONG[exercise]:
+        verdict = check(exercise, answer)
+        assert verdict.status == "wrong" and hint in verdict.text, verdict
