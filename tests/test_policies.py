@@ -129,20 +129,52 @@ def test_three_policies_at_once_give_what_each_gives_alone(base, path, way):
             assert choice.token_logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_policies_that_take_turns_in_one_conversation_do_not_share_what_they_computed(base, path, way):
+@pytest.mark.parametrize("slots", [8, 1])
+def test_policies_that_take_turns_in_one_conversation_share_nothing(base, path, way, slots):
+    """Each turn is as if the others' answers had come from somewhere else."""
+
     async def main():
-        model = await registered(base, path)
-        messages, choices = [user("say " + "something long " * 8)], []
+        model = await registered(base, path, slots=slots)
+        turns, messages = [], [user("say " + "something long " * 8)]
+
+        async def ask(name, messages):
+            return await model.openai_client().chat.completions.create(model=name, messages=messages, max_tokens=5)
+
         for name in ["m@1", "m", base, "m@1", base, "m"]:
-            answer = await model.openai_client().chat.completions.create(model=name, messages=messages, max_tokens=5)
+            answer = await ask(name, messages)
             assert answer.model == answer.choices[0].policy
-            choices.append(answer.choices[0])
-            messages = [*messages, {"role": "assistant", "content": choices[-1].message.content}, user("more")]
-        return choices
+            turns.append((name, messages, answer.choices[0]))
+            messages = [*messages, {"role": "assistant", "content": answer.choices[0].message.content}, user("more")]
+        for policy in ("m@1", "m", base):
+            model.backend()._of(model).sampler.forget()
+            for name, messages, choice in turns:
+                if name == policy:
+                    alone = (await ask(name, messages)).choices[0]
+                    assert alone.prompt_token_ids == choice.prompt_token_ids and alone.token_ids == choice.token_ids
+        return [choice for _, _, choice in turns]
 
     for choice in asyncio.run(main()):
         expected = by_peft(base, folder_of(path, choice.policy), choice)
         assert choice.token_logprobs == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_slot_that_another_policy_has_used_since_is_not_gone_on_with(base, path, way):
+    """Even where it holds the very tokens that would have been there."""
+
+    async def main():
+        model = await registered(base, path, slots=1)
+        ask = model.openai_client().chat.completions.create
+        answers = (await ask(model="m@1", messages=[user("say")], max_tokens=1, n=40)).choices
+        said = next(c.message.content for c in answers if c.message.content.isascii() and c.message.content.strip())
+        messages = [user("say"), {"role": "assistant", "content": said}, user("more")]
+        others = (await ask(model="m", messages=messages, max_tokens=1)).choices[0]
+        own = (await ask(model="m@1", messages=messages, max_tokens=4)).choices[0]
+        assert own.prompt_token_ids == others.prompt_token_ids
+        return own
+
+    choice = asyncio.run(main())
+    expected = by_peft(base, folder_of(path, "m@1"), choice)
+    assert choice.token_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 def test_few_policies_stay_in_memory_and_it_shows_nowhere(base, path, way, monkeypatch):
@@ -160,29 +192,28 @@ def test_few_policies_stay_in_memory_and_it_shows_nowhere(base, path, way, monke
 
 
 def test_a_gathering_beside_another_does_not_make_it_draw_again(base, path):
-    """The second begins while nobody of the first waits for an answer."""
-    done = []
-
-    async def first(model, other):
-        one = await talk(model, "m", turns=1)
-        await other
-        two = await talk(model, "m", turns=1)
-        done.append((tokens(one.choices()), tokens(two.choices())))
-        return two
+    """The second begins and ends while nobody of the first waits for an answer."""
 
     async def main():
         model = await registered(base, path)
-        other = asyncio.Event()
+        answered, other = asyncio.Event(), asyncio.Event()
+
+        async def first():
+            one = await talk(model, "m", turns=1)
+            answered.set()
+            await other.wait()
+            two = await talk(model, "m", turns=1)
+            assert tokens(one.choices()) != tokens(two.choices())
+            return two
 
         async def second():
-            await asyncio.sleep(0.1)
+            await answered.wait()
             await art.gather_trajectories([talk(model, "m@1", turns=1)], pbar_desc=None)
             other.set()
 
-        await asyncio.gather(art.gather_trajectories([first(model, other.wait())], pbar_desc=None), second())
+        await asyncio.gather(art.gather_trajectories([first()], pbar_desc=None), second())
 
     asyncio.run(main())
-    assert done[0][0] != done[0][1]
 
 
 def test_names_that_can_be_asked(base, path):

@@ -114,7 +114,8 @@ class Sampler:
                 f"than the model's context of {self.context}: shorten the conversation or lower max_tokens"
             )
         self._start()
-        key, loop, longest = self._key(policy, text, options.seed), asyncio.get_running_loop(), options.max_tokens or room
+        key = self._key(policy, template.control.shown(text), options.seed)
+        loop, longest = asyncio.get_running_loop(), options.max_tokens or room
         requests = [
             Request(policy, prompt, options, longest, random.Random(f"{key} {i}"), loop.create_future(), slot)
             for i in range(options.n)
