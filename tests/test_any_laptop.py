@@ -256,6 +256,7 @@ def no_rights(*arguments, **options):
 os.symlink = no_rights
 
 import asyncio, importlib
+import psutil
 import art_nb as art
 for module in pkgutil.walk_packages(art.__path__, "art_nb."):
     if not module.name.endswith("__main__"):
@@ -284,6 +285,9 @@ async def main():
         groups = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(model, r) for r in (0.0, 1.0))], pbar_desc=None)
         await model.train(groups, art.TrainConfig())
         await model.log(groups, split="val")
+    if sys.platform != "darwin":  # which asks for more rights
+        mapped = [each.path for each in psutil.Process().memory_maps() if ".art" in each.path]
+        assert not mapped, f"Windows could not delete {mapped}"
     await model.delete_checkpoints()
     assert await model.get_step() == 2 and len(model.history()) == 4
     assert model.records(split="val")[0]["turns"]
