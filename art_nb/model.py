@@ -13,6 +13,7 @@ import pydantic
 from openai import AsyncOpenAI
 from typing_extensions import TypeVar
 
+from art_nb.inference.http_client import http_client
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.storage import logbook
 from art_nb.storage.names import folder_name
@@ -111,10 +112,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         if self._client is None:
             if self.inference_api_key is None or self.inference_base_url is None:
                 raise ValueError(f"model {self.name!r} needs an inference_base_url and an inference_api_key.")
-            # in seconds; a rollout among many may wait long for its turn at the server
-            self._client = AsyncOpenAI(
-                base_url=self.inference_base_url, api_key=self.inference_api_key, timeout=1200
-            )
+            self._client = http_client(self.inference_base_url, self.inference_api_key)
         return self._client
 
     def get_inference_name(self, step: int | None = None) -> str:

@@ -6,10 +6,12 @@ from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotGiven, Omit
 from openai._base_client import AsyncPaginator
 from openai.pagination import AsyncPage
 from openai.types import Model
+
+from art_nb.trajectories.recording import record
 
 
 class InProcessClient(AsyncOpenAI):
@@ -24,7 +26,14 @@ class InProcessClient(AsyncOpenAI):
 
     @property
     def chat(self) -> Any:  # type: ignore[override]
-        return SimpleNamespace(completions=SimpleNamespace(create=self._create))
+        return SimpleNamespace(completions=SimpleNamespace(create=self._recorded))
+
+    async def _recorded(self, **parameters: Any) -> Any:
+        completion = await self._create(**parameters)
+        tools = parameters.get("tools")
+        given = None if isinstance(tools, NotGiven | Omit) else tools
+        record(parameters["messages"], given, completion.choices[0])
+        return completion
 
     @property
     def models(self) -> Any:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""`art.utils`: ART's home of `iterate_dataset` and `retry`."""
+"""`art.utils`: ART's home of `iterate_dataset`, `retry` and `get_trajectory_messages`."""
 
 import math
 import random
@@ -9,8 +9,9 @@ from typing import Generic, TypeVar
 from tqdm.auto import tqdm
 
 from art_nb.rollouts.retrying import retry
+from art_nb.utils.get_trajectory_messages import get_trajectory_messages
 
-__all__ = ["DatasetBatch", "iterate_dataset", "retry"]
+__all__ = ["DatasetBatch", "get_trajectory_messages", "iterate_dataset", "retry"]
 
 T = TypeVar("T")
 
