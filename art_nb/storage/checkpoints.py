@@ -31,7 +31,7 @@ from typing import Any
 from filelock import FileLock
 
 WINDOWS = os.name == "nt"
-PATIENCE = 5.0
+PATIENCE = 5.0  # seconds
 
 _LEFTOVER = re.compile(r"\.(?P<kind>tmp|old)-(?P<pid>\d+)-[0-9a-f]{8}(-(?P<name>.+))?")
 

@@ -33,9 +33,9 @@ class DemonstrationsEmail:
         self.asked: list[tuple[Mailbox, Scenario]] = []
         for _ in range(mailboxes):
             mails, scenarios = make(rng.randrange(1, 2**31))  # seed 0 is the course's own
-            with tempfile.TemporaryDirectory() as folder:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 write_mailbox(Path(folder) / "mailbox", mails)
-                mailbox = Mailbox(Path(folder) / "mailbox")  # can be read on when its file is deleted
+                mailbox = Mailbox(Path(folder) / "mailbox")  # is read on when its file is gone; Windows keeps it
             self.asked += [(mailbox, scenario) for scenario in scenarios]
 
     def __call__(self, turns: int = 0) -> Demonstration:
