@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletion
 
 import art_nb as art
 from art_nb.inference.client import InProcessClient
+from art_nb.inference.messages import plain
 from art_nb.training.sequences import build_sequences
 from art_nb.utils.get_trajectory_messages import get_trajectory_messages
 
@@ -152,6 +153,11 @@ def test_a_tool_call_goes_on_however_the_agent_repeats_it(repeated):
     assert trajectory.additional_histories == []
     assert [m["role"] for m in trajectory.messages()] == ["user", "assistant", "tool", "assistant"]
     assert trajectory.messages()[1]["tool_calls"] == [CALL]
+
+
+def test_the_sampler_takes_an_answer_as_openai_dumps_it():
+    message = ChatCompletion.model_validate(completion("hello")).choices[0].message.model_dump()
+    assert message["tool_calls"] is None and "tool_calls" not in plain([message])[0]
 
 
 def test_recordings_beside_one_another_stay_apart_and_sub_tasks_belong_to_their_own():

@@ -1,10 +1,10 @@
 """A client for a server of chat completions, which notes each answer where a trajectory is being recorded."""
 
 import json
+from typing import Any
 
 import httpx
 from openai import AsyncOpenAI, DefaultAsyncHttpxClient
-from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletionChunk
 from openai.types.chat.chat_completion import Choice
 
@@ -29,16 +29,18 @@ async def note(response: httpx.Response) -> None:
     record(asked["messages"], asked.get("tools"), choice)
 
 
-def _whole(completion: dict) -> Choice:
+def _whole(completion: dict[str, Any]) -> Choice:
     """Its first choice, read as leniently as the client itself does."""
     return Choice.construct(**completion["choices"][0])
 
 
 def _streamed(events: str) -> Choice:
     """The first choice of a stream of server-sent events."""
+    from openai.lib.streaming.chat import ChatCompletionStreamState  # not loaded by openai itself
+
     state = ChatCompletionStreamState()
     for line in events.splitlines():
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":
             state.handle_chunk(ChatCompletionChunk.construct(**json.loads(data)))
-    return Choice.construct(**state.current_completion_snapshot.choices[0].to_dict())
+    return _whole(state.current_completion_snapshot.to_dict())

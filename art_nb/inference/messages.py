@@ -25,7 +25,8 @@ def plain(messages: Any) -> list[dict]:
 def _is_plain(message: Any) -> bool:
     if type(message) is not dict or message.get("role") not in ROLES or type(message.get("content")) is not str:
         return False
-    return "tool_calls" not in message or all(type(call) is dict for call in message["tool_calls"])
+    calls = message.get("tool_calls", ())  # None in what openai's `model_dump()` gives
+    return calls is not None and all(type(call) is dict for call in calls)
 
 
 def _plain(message: Any, index: int) -> dict:

@@ -16,7 +16,6 @@ from openai.types.chat.chat_completion import Choice
 from pydantic_core import to_jsonable_python
 
 from art_nb.trajectories.trajectory import History, Trajectory
-from art_nb.types import Message
 
 _recorded: ContextVar[Trajectory | None] = ContextVar("recorded", default=None)
 
@@ -70,7 +69,7 @@ def record(messages: list[Any], tools: list[Any] | None, choice: Choice) -> None
     history.tools = offered
 
 
-def _continued(trajectory: Trajectory, messages: list[Message], tools: list[Any] | None) -> History:
+def _continued(trajectory: Trajectory, messages: list[Any], tools: list[Any] | None) -> History:
     """The first conversation that `messages` go on from, or a new one."""
     for history in (trajectory, *trajectory.additional_histories):
         said = [_plain(message) for message in history.messages()]
@@ -81,7 +80,7 @@ def _continued(trajectory: Trajectory, messages: list[Message], tools: list[Any]
     return trajectory.additional_histories[-1]
 
 
-def _plain(message: Any) -> Message:
+def _plain(message: Any) -> Any:
     """A copy as a dict, whether openai's object or a dict was given; what is None or empty is left out."""
     fields = to_jsonable_python(message, exclude_none=True)
     return {"content": "", **{name: value for name, value in fields.items() if value not in (None, [])}}
