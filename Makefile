@@ -47,5 +47,5 @@ book: .venv-book/made
 	@touch $@
 
 clean:
-	rm -rf .venv .venv-book out build *.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-book out build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -143,8 +143,8 @@ def table(rows: list[dict]) -> str:
         value = f"{row['value']:.1f}{row.get('unit', '')}"
         interval = f"95% interval {row['low']:.1f} to {row['high']:.1f}" if "low" in row else ""
         lines.append((row["label"], value, interval, f"n = {row['n']}" if "n" in row else ""))
-    label, value, interval = (max(map(len, column)) for column in list(zip(*lines, strict=True))[:3])
-    return "\n".join(f"{a:<{label}}  {b:>{value}}  {c:<{interval}}  {d}".rstrip() for a, b, c, d in lines)
+    first, second, third = (max(map(len, column)) for column in list(zip(*lines, strict=True))[:3])
+    return "\n".join(f"{a:<{first}}  {b:>{second}}  {c:<{third}}  {d}".rstrip() for a, b, c, d in lines)
 
 
 def to_html(notebook: NotebookNode) -> str:

@@ -102,8 +102,8 @@ def packages() -> Iterator[Finding]:
         try:
             version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            version = None
-        ok = version is not None and requirement.specifier.contains(version, prereleases=True)
+            version = ""
+        ok = bool(version) and requirement.specifier.contains(version, prereleases=True)
         if ok and requirement.name in SHOWN:
             yield Finding(requirement.name, version, True)
         elif not ok:

@@ -89,7 +89,7 @@ def unsloth_arguments(pins: list[str], torch: str, machine: Machine) -> list[str
 
 def name_of(requirement: str) -> str:
     """The package's name in a requirement: "trl>=1.13,<=1.15.0" -> "trl"."""
-    return re.match(r"[\w.-]+", requirement)[0]
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 
 
 def wanted_stamp(project: bytes, script: bytes, extras: list[str]) -> dict:

@@ -6,6 +6,8 @@ They can't tell a right answer from a wrong one. A task that can should have cri
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from art_nb.rewards.rubric import weighted
 from art_nb.trajectories import Trajectory
@@ -54,23 +56,27 @@ CRITERIA = weighted(
 )
 
 
+def _messages(trajectory: Trajectory) -> Iterator[Mapping[str, Any]]:
+    for history in (trajectory, *trajectory.additional_histories):
+        yield from history.messages()
+
+
 def _calls(trajectory: Trajectory) -> list[tuple[str, str]]:
     """(tool, arguments as JSON) of every call, in order, those of further conversations included."""
-    messages = [m for history in (trajectory, *trajectory.additional_histories) for m in history.messages()]
     return [
         (call["function"]["name"], call["function"]["arguments"] or "{}")
-        for message in messages
+        for message in _messages(trajectory)
         for call in message.get("tool_calls") or []
     ]
 
 
 def _results(trajectory: Trajectory) -> list[str]:
-    messages = [m for history in (trajectory, *trajectory.additional_histories) for m in history.messages()]
-    return [str(message["content"]) for message in messages if message["role"] == "tool"]
+    return [str(message["content"]) for message in _messages(trajectory) if message["role"] == "tool"]
 
 
 def _final_answer(trajectory: Trajectory) -> str:
-    last = (trajectory.messages() or [{}])[-1]
+    messages = trajectory.messages()
+    last: Mapping[str, Any] = messages[-1] if messages else {}
     return str(last.get("content") or "").strip() if last.get("role") == "assistant" and not last.get("tool_calls") else ""
 
 

@@ -55,7 +55,7 @@ async def call(model: str, messages: list[dict], params: dict[str, Any], client:
         ImportError when LiteLLM is needed and missing.
     """
     given = {name: value for name, value in params.items() if value is not None}
-    ask = client.with_options(max_retries=0).chat.completions.create if client else _litellm().acompletion
+    ask: Any = client.with_options(max_retries=0).chat.completions.create if client else _litellm().acompletion
     if not client:
         given = {"caching": False, "num_retries": 0, "max_retries": 0, **given}
     try:

@@ -8,11 +8,12 @@ own, and the answer is read (`judge_answers`) without a look at them. What they 
 import hashlib
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from art_nb.trajectories import History, Trajectory
+from art_nb.types import Tools
 
 BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; see `LLMJudge` for what happens when it is wrong
 LEAST_BYTES = 400  # of a trajectory, below which it says too little to be judged
@@ -76,13 +77,13 @@ def question(trajectories: Sequence[Trajectory], rubric: str, tokens: int, order
 
 
 def _document(
-    conversations: list[list[list[dict]]], ids: list[str], tools: list[dict] | None, room: int
+    conversations: list[list[list[dict]]], ids: list[str], tools: Tools | None, room: int
 ) -> tuple[str, int]:
     """(the JSON document, how many conversations it shortens); a conversation is one or more lists of messages."""
     common = _common_start([first for first, *_ in conversations])
     parts = [[first[common:], *more] for first, *more in conversations]
     shared = conversations[0][0][:common]
-    head = {"tools": tools} if tools else {}
+    head: dict[str, Any] = {"tools": tools} if tools else {}
     room -= _size(head) + 60 * (len(ids) + 1)  # ids, keys and brackets
     limit = _fair_limit([_size(shared), *map(_size, parts)], room)
     if limit < LEAST_BYTES and any(_size(part) > limit for part in (shared, *parts)):
@@ -107,7 +108,7 @@ def _conversation(trajectory: Trajectory) -> list[list[dict]]:
     return [[_message(message) for message in history.messages()] for history in histories]
 
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
+def _message(message: Mapping[str, Any]) -> dict[str, Any]:
     """What was said, without the calls' ids: they are drawn at random and tell a judge nothing."""
     shown = {key: message[key] for key in ("role", "name", "content") if message.get(key)}
     calls = [call.get("function", call) for call in message.get("tool_calls") or []]
@@ -116,7 +117,7 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def _tools(trajectories: Sequence[Trajectory]) -> list[dict] | None:
+def _tools(trajectories: Sequence[Trajectory]) -> Tools | None:
     """The tools of the group; where trajectories had different ones, all of them."""
     distinct = {_dumps(tool): tool for trajectory in trajectories for tool in trajectory.tools or []}
     return list(distinct.values()) or None

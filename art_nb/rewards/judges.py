@@ -45,12 +45,11 @@ class Usage:
 
     def plus(self, reply: Reply) -> Usage:
         """With one more call."""
-        known = self.cost_usd is not None and reply.cost_usd is not None
         return Usage(
             calls=self.calls + 1,
             prompt_tokens=self.prompt_tokens + reply.prompt_tokens,
             completion_tokens=self.completion_tokens + reply.completion_tokens,
-            cost_usd=self.cost_usd + reply.cost_usd if known else None,
+            cost_usd=None if self.cost_usd is None or reply.cost_usd is None else self.cost_usd + reply.cost_usd,
         )
 
 
@@ -134,7 +133,8 @@ class LLMJudge:
 
     async def _answer(self, ask: Callable[[int], Question], tokens: int) -> tuple[str, Usage, Question]:
         """The first usable answer, what all calls took, and the question as it was asked in the end."""
-        asked, usage, problem, complaint = ask(tokens), Usage(), "", []
+        asked, usage, problem = ask(tokens), Usage(), ""
+        complaint: list[dict[str, str]] = []
         for attempt in range(self.max_attempts):
             try:
                 async with asyncio.timeout(self.params.get("timeout") or self.timeout):
@@ -148,8 +148,8 @@ class LLMJudge:
                 problem, wait, tokens = str(error), 0.0, tokens // 2
                 asked = ask(tokens)
             except (Busy, TimeoutError) as error:
-                problem, wait = str(error) or "no answer in time", getattr(error, "wait", None)
-                wait = self.delay * 2**attempt if wait is None else wait
+                problem, wanted = str(error) or "no answer in time", getattr(error, "wait", None)
+                wait = self.delay * 2**attempt if wanted is None else wanted
             except openai.APIError as error:
                 raise JudgeError(f"{self.model} refuses the request: {type(error).__name__}: {error}") from error
             if attempt + 1 < self.max_attempts:

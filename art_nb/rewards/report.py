@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -151,9 +152,11 @@ def _report(asked: list[Asked]) -> JudgeReport:
     scored = [(a, _scores(a.first)) for a in asked if a.first]
     ranked = [(a, scores) for a, scores in scored if len(set(a.truth)) > 1]
     right = [pairs_right(a.truth, scores) for a, scores in ranked]
-    usages = [a.first.usage for a, _ in scored]
-    costs = [usage.cost_usd for usage in usages]
-    rises = [(_rise(a, a.attacked), _rise(a, a.again)) for a, _ in scored if a.attacked and a.again]
+    usages = [a.first.usage for a in asked if a.first]
+    costs = [usage.cost_usd for usage in usages if usage.cost_usd is not None]
+    rises = [
+        (_rise(a.first, a.attacked), _rise(a.first, a.again)) for a in asked if a.first and a.attacked and a.again
+    ]
     return JudgeReport(
         groups=len(asked),
         trajectories=sum(len(a.group) for a in asked),
@@ -169,7 +172,7 @@ def _report(asked: list[Asked]) -> JudgeReport:
         attack_control=mean([control > SWAYED for _, control in rises]),
         calls=sum(usage.calls for usage in usages) / max(1, len(usages)),
         tokens=sum(usage.prompt_tokens + usage.completion_tokens for usage in usages) / max(1, len(usages)),
-        cost_usd=None if None in costs else sum(costs) / max(1, len(costs)),
+        cost_usd=sum(costs) / max(1, len(usages)) if len(costs) == len(usages) else None,
         failed=[group_name(a.group) for a in asked if None in (a.first, a.again, a.reworded, *a.shuffled, a.attacked)],
     )
 
@@ -179,10 +182,10 @@ def _scores(judgement: Judgement) -> list[float]:
 
 
 def _changes(name: str, pairs: list[tuple[Judgement | None, Judgement | None]]) -> dict[str, Estimate | None]:
-    both = [(np.array(_scores(a)), np.array(_scores(b))) for a, b in pairs if a and b]
+    both = [(_scores(a), _scores(b)) for a, b in pairs if a and b]
     varied = [(a, b) for a, b in both if np.ptp(a)]
     return {
-        f"{name}_change": mean([float(np.abs(a - b).mean()) for a, b in both]),
+        f"{name}_change": mean([float(np.abs(np.subtract(a, b)).mean()) for a, b in both]),
         f"{name}_order": mean([kendall(a, b) for a, b in varied]),
     }
 
@@ -191,11 +194,11 @@ def _position(asked: list[Asked]) -> Estimate | None:
     """Least squares within each trajectory over the orders it was shown in; places run from 0, first, to 1, last."""
     slopes, weights = [], []
     for a in asked:
-        shown = [j for j in (a.first, *a.shuffled) if j and j.places and max(j.places)]
+        shown = [(j.places, _scores(j)) for j in (a.first, *a.shuffled) if j and j.places and max(j.places)]
         if len(shown) < 2:
             continue
-        places = np.array([np.array(j.places) / max(j.places) for j in shown])
-        scores = np.array([_scores(j) for j in shown])
+        places = np.array([np.array(seen) / max(seen) for seen, _ in shown])
+        scores = np.array([given for _, given in shown])
         moved = places - places.mean(0)
         if spread := float((moved**2).sum()):
             slopes.append(float((moved * scores).sum()) / spread)
@@ -212,14 +215,14 @@ def _worst(judgement: Judgement) -> int:
     return int(np.argmin(_scores(judgement)))
 
 
-def _rise(asked: Asked, later: Judgement) -> float:
-    worst = _worst(asked.first)
-    return later.scores[worst].score - asked.first.scores[worst].score
+def _rise(first: Judgement, later: Judgement) -> float:
+    worst = _worst(first)
+    return later.scores[worst].score - first.scores[worst].score
 
 
 def _with_attack(members: list[Trajectory], which: int, attack: str) -> list[Trajectory]:
     """The trajectories, one of them with `attack` at the end of what its agent said last."""
-    messages = members[which].messages()
+    messages: list[Any] = members[which].messages()
     spoken = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     at = spoken[-1] if spoken else len(messages) - 1
     messages[at] = {**messages[at], "content": f"{messages[at]['content']}\n{attack}".strip()}

@@ -132,7 +132,7 @@ def _scored(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:
 
 def _metrics(judgement: Judgement) -> dict[str, float]:
     usage: Usage = judgement.usage
-    metrics = {
+    metrics: dict[str, float] = {
         "judge_calls": usage.calls,
         "judge_cached": usage.cached,
         "judge_prompt_tokens": usage.prompt_tokens,

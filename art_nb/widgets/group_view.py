@@ -23,7 +23,7 @@ class GroupView(View):
     start = t.Int(0).tag(sync=True)
 
     def __init__(self, records) -> None:
-        gathered: dict[tuple, list[dict]] = {}
+        gathered: dict[tuple[int, str, int], list[dict]] = {}
         for record in record_list(records):
             key = (record["step"], record.get("split", "train"), record["group"])
             gathered.setdefault(key, []).append(record)

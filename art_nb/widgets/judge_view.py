@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import traitlets as t
 
@@ -89,6 +89,6 @@ def _member(trajectory: Trajectory, truth: Callable[[Trajectory], float] | str) 
     })  # fmt: skip
 
 
-def _text(message: dict) -> str:
+def _text(message: Mapping[str, Any]) -> str:
     calls = [call.get("function", call) for call in message.get("tool_calls") or []]
     return "\n".join([str(message["content"]), *(f"{call['name']}({call['arguments']})" for call in calls)]).strip()

@@ -36,7 +36,7 @@ class SurrogateExplorer(View):
     def _check(self, proposal) -> float:
         name, value = proposal["trait"].name, proposal["value"]
         low, high = RANGES[name]
-        if not isinstance(value, Real) or not low <= value <= high:  # NaN is within no bounds
+        if not isinstance(value, Real) or value < low or not value <= high:  # NaN is within no bounds
             raise ValueError(f"{name} is {value!r}; expected a number from {low:g} to {high:g}.")
         return float(value)
 

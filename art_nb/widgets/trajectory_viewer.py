@@ -61,7 +61,7 @@ class TrajectoryViewer(View):
                 self._stills.see(index[-1], body)
                 has_mails |= "mail" in body
                 largest = max(largest, _largest_advantage(record))
-        has_boards = any("board" in turn for _, body in (self._stills.best, self._stills.worst) for turn in body["turns"])
+        has_boards = any("board" in turn for _, body in self._stills.shown.values() for turn in body["turns"])
         kinds = [name for name, _ in Counter(row["kind"] for row in index if kind).most_common()]
         super().__init__(index=index, bodies=bytes(packed), has_boards=has_boards, has_mails=has_mails, kinds=kinds,
                          has_advantages=largest > 0, advantage_scale=min(largest, 2.0) or 1.0)  # fmt: skip
@@ -83,7 +83,7 @@ class TrajectoryViewer(View):
         else:
             _scatter(left, self.index)
         for place, name in enumerate(("best", "worst")):
-            row, body = getattr(self._stills, name)
+            row, body = self._stills.shown[name]
             axes = fig.add_subplot(grid[place, 1])
             calm(axes, f"{name}: reward {number(row['reward'])}, step {row['step']}, group {row['group']}, "
                        f"trajectory {row['index']}, {row['turns']} turns")  # fmt: skip
@@ -100,16 +100,16 @@ class TrajectoryViewer(View):
 
 
 class _Stills:
-    """The best and the worst trajectory seen so far, kept for the picture: (index row, body)."""
+    """The best and the worst trajectory seen so far, kept for the picture: "best" and "worst" -> (index row, body)."""
 
     def __init__(self) -> None:
-        self.best = self.worst = None
+        self.shown: dict[str, tuple[dict, dict]] = {}
 
     def see(self, row: dict, body: dict) -> None:
-        if self.best is None or row["reward"] > self.best[0]["reward"]:
-            self.best = (row, body)
-        if self.worst is None or row["reward"] < self.worst[0]["reward"]:
-            self.worst = (row, body)
+        if "best" not in self.shown or row["reward"] > self.shown["best"][0]["reward"]:
+            self.shown["best"] = (row, body)
+        if "worst" not in self.shown or row["reward"] < self.shown["worst"][0]["reward"]:
+            self.shown["worst"] = (row, body)
 
 
 def _index_row(record: dict, at: list[int], kind: Callable[[dict], str] | None) -> dict:
@@ -119,7 +119,7 @@ def _index_row(record: dict, at: list[int], kind: Callable[[dict], str] | None) 
     return plain({
         "step": record["step"], "split": record.get("split", "train"), "group": record["group"], "index": record["index"],
         "reward": float(record["reward"]), "advantage": record.get("advantage"), "metrics": record.get("metrics") or {},
-        "turns": len(record["turns"]), "at": at, "kind": clean(named) if kind else None,
+        "turns": len(record["turns"]), "at": at, "kind": None if named is None else clean(named),
     })  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from itertools import pairwise
 from math import isfinite
+from typing import Any
 
 from art_nb.course.exercises import Exercise, checker
 from art_nb.tasks.email_search.environment import (
@@ -127,13 +128,13 @@ def _searches() -> list[list[tuple[str, EmailSearch]]]:
     def answered(text: str, *sources: str) -> tuple[str, dict]:
         return "return_final_answer", {"answer": text, "sources": list(sources)}
 
-    made = [
+    made: list[list[tuple[str, list[Any]]]] = [
         [("at once", [(None, None)]), ("after reading the right mail", [read, (None, None)])],
         [("at once", [answered("nobody")]), ("after reading and naming the right mail", [read, answered("nobody", source)])],
         [("at once", [answered(I_DONT_KNOW)]), ("after reading the right mail until the turns ran out", [read] * MAX_TURNS)],
         [("without a source", [answered(scenario.answer)]), ("with its source", [answered(scenario.answer, source)])],
     ]  # fmt: skip
-    found = []
+    found: list[list[tuple[str, EmailSearch]]] = []
     for rank, histories in zip(RANKS, made, strict=True):
         found.append([])
         for how, calls in histories:
@@ -198,7 +199,7 @@ CREDIT = Exercise(
     observe=lambda function, inputs: list(function(*inputs)),
     mistakes={
         "What a tool says is no turn of the model's: count only the later messages whose role is assistant.":
-            lambda *given: _credited(*given, count=("assistant", "tool")),
+            lambda roles, reward, discount: _credited(roles, reward, discount, ("assistant", "tool")),
         "One number for each turn of the model's, not for each message: what tools and users say gets no credit.":
             lambda roles, reward, discount: [reward * discount ** (len(roles) - 1 - i) for i in range(len(roles))],
         "They are in reverse order: the last turn stands next to the reward and is credited with all of it.":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from itertools import groupby
 from math import log2
 from statistics import NormalDist, fmean, stdev
@@ -106,7 +107,7 @@ def _results() -> list[tuple[list[int], list[int]]]:
     return [(before, after), (after[:20], before[20:40])]
 
 
-def _interval(values: list[float], spread: float, z: float = Z) -> list[float]:
+def _interval(values: Sequence[float], spread: float, z: float = Z) -> list[float]:
     return [fmean(values) - z * spread, fmean(values) + z * spread]
 
 

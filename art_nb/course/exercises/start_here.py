@@ -50,7 +50,7 @@ def _what_is_wrong(reward) -> str | None:
     for word, value in worth.items():
         if not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):
             return f"A reward is a finite number; for {word!r} it is {value!r}."
-    best = max(worth, key=worth.get)
+    best = max(worth, key=worth.__getitem__)
     if len(set(worth.values())) == 1:
         return "Every word earns the same, so no answer is better than another: there is no signal."
     if worth["up"] == min(worth.values()):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from art_nb.rewards.rubric import weighted
 from art_nb.tasks.email_search.environment import I_DONT_KNOW
@@ -81,7 +82,7 @@ def completeness(trajectory: Trajectory) -> tuple[float, str]:
     search = searched(trajectory)
     if not _sound(search):
         return _looked(search)
-    right = {s.message_id for s in stated(search) if same_answer(search.answer, s.value)} & set(search.sources)
+    right = {s.message_id for s in stated(search) if same_answer(search.answer or "", s.value)} & set(search.sources)
     if not search.sources:
         return 0.0, "no source is named"
     return len(right) / len(search.sources), f"{len(right)} of {len(search.sources)} named sources were read and say it"
@@ -116,7 +117,7 @@ def _looked(search: Search) -> tuple[float, str]:
 
 def support(search: Search) -> tuple[float, str]:
     """(about how likely the answer is right, why), from the mails that were read and those that were only listed."""
-    asked, answer = search.question, search.answer
+    asked, answer = search.question, search.answer or ""
     found = stated(search)
     if not any(same_answer(answer, s.value) for s in found):
         # "for", because a place is known by the word before it.
@@ -202,7 +203,7 @@ def _parts(page: str) -> Iterator[tuple[str, str, str]]:
         yield quote[1] or "", quote[2] or quote[3], body[quote.end() :]
 
 
-def _calls(messages: list[dict]) -> Iterator[tuple[str, str, str]]:
+def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
     """(tool, arguments as JSON, result) in order; an answer without a call is a call of no tool."""
     results = iter([str(message["content"]) for message in messages if message["role"] == "tool"])
     for message in messages:

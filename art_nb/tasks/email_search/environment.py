@@ -28,7 +28,10 @@ OVER = "The search is over."
 
 
 def _tool(name: str, description: str, required: Iterable[str], **parameters: str) -> dict:
-    kinds = {"max_results": {"type": "integer"}, "sources": {"type": "array", "items": {"type": "string"}}}
+    kinds: dict[str, dict[str, Any]] = {
+        "max_results": {"type": "integer"},
+        "sources": {"type": "array", "items": {"type": "string"}},
+    }
     properties = {
         parameter: kinds.get(parameter, {"type": "string"}) | {"description": text} for parameter, text in parameters.items()
     }
@@ -204,7 +207,7 @@ def malformed(name: str | None, arguments: str | dict | None) -> tuple[tuple[str
     if name not in _SCHEMAS:
         return ("unknown tool", f"there is no tool {_quoted(name)}; the tools are {', '.join(_SCHEMAS)}"), {}
     try:
-        given = json.loads(arguments) if isinstance(arguments, str) else arguments
+        given: Any = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         return ("bad arguments", "the arguments are not JSON"), {}
     if not isinstance(given, dict):
@@ -213,7 +216,7 @@ def malformed(name: str | None, arguments: str | dict | None) -> tuple[tuple[str
         if parameter not in _SCHEMAS[name]["properties"]:
             return ("bad arguments", f"{name} has no argument {_quoted(parameter)}"), {}
         kind, described = _TYPES[_SCHEMAS[name]["properties"][parameter]["type"]]
-        if type(value) is not kind or (kind is list and any(type(item) is not str for item in value)):
+        if type(value) is not kind or (isinstance(value, list) and any(type(item) is not str for item in value)):
             return ("bad arguments", f"{parameter} must be {described}"), {}
     if missing := [parameter for parameter in _SCHEMAS[name].get("required", ()) if parameter not in given]:
         return ("bad arguments", f"{name} needs {' and '.join(missing)}"), {}

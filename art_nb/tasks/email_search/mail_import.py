@@ -54,7 +54,8 @@ def read_mails(source: Path, owner: str) -> Iterator[Mail]:
     if source.is_dir():
         letters = (path.read_bytes() for path in sorted(source.rglob("*.eml")))
     else:
-        letters = iter(standard_mailbox.mbox(source, factory=lambda file: file.read(), create=False))
+        box = standard_mailbox.mbox(source, create=False)
+        letters = (box.get_file(key).read() for key in box.iterkeys())
     return _with_own_ids(_read(letter, owner) for letter in letters)
 
 
@@ -73,7 +74,7 @@ def mail_of(message: Message, owner: str) -> Mail:
     return Mail(
         _id(message["message-id"]), _date(message), sender, subject=" ".join(_header(message["subject"]).split()),
         body=_body(message), attachments=tuple(names), in_reply_to=_id(message["in-reply-to"]),
-        inboxes=(owner.strip().lower(),), **people,
+        inboxes=(owner.strip().lower(),), to=people["to"], cc=people["cc"], bcc=people["bcc"],
     )  # fmt: skip
 
 
@@ -91,7 +92,7 @@ def _with_own_ids(mails: Iterable[Mail]) -> Iterator[Mail]:
         yield replace(mail, message_id=unique)
 
 
-def _header(value: object) -> str:
+def _header(value: Header | str | None) -> str:
     """A header's text, its encoded words decoded as far as they can be; empty for None."""
     if value is None:
         return ""
@@ -112,7 +113,7 @@ def _text(data: bytes, charset: str | None) -> str:
     return data.decode("cp1252", "replace")
 
 
-def _id(value: object) -> str:
+def _id(value: Header | str | None) -> str:
     return "".join(_header(value).split()).strip("<>")
 
 
@@ -148,7 +149,8 @@ def _body(message: Message) -> str:
 
 
 def _decoded(part: Message) -> str:
-    return _text(part.get_payload(decode=True) or b"", part.get_content_charset())
+    payload = part.get_payload(decode=True)
+    return _text(payload if isinstance(payload, bytes) else b"", part.get_content_charset())
 
 
 class _Text(HTMLParser):
@@ -220,7 +222,7 @@ def enron_mails(rows: Iterable[dict]) -> Iterator[Mail]:
         addresses = [sender, *(person.address for kind in people.values() for person in kind)]
         yield Mail(
             row["message_id"], _enron_date(row["date"]), Address("", sender), subject=clean(subject), body=clean(body),
-            inboxes=tuple(dict.fromkeys(filter(None, addresses))), **people,
+            inboxes=tuple(dict.fromkeys(filter(None, addresses))), to=people["to"], cc=people["cc"], bcc=people["bcc"],
         )  # fmt: skip
 
 

@@ -210,10 +210,9 @@ class Mailbox:
             recipients[kind].append(Address(*person))
         query = "SELECT filename FROM attachments WHERE email_id = ? ORDER BY position"
         attachments = tuple(filename for (filename,) in self._database.execute(query, (key,)))
-        kinds = {kind: tuple(people) for kind, people in recipients.items()}
+        to, cc, bcc = map(tuple, recipients.values())
         return Mail(
-            message_id, date, Address(name, address), subject=subject, body=body, attachments=attachments,
-            in_reply_to=in_reply_to, **kinds,
+            message_id, date, Address(name, address), to, subject, body, cc, bcc, attachments, in_reply_to,
         )  # fmt: skip
 
 

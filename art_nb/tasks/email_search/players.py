@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable
 from datetime import date, timedelta
+from typing import Any
 
 from art_nb.tasks.email_search.environment import I_DONT_KNOW, TOOLS, EmailSearch, first_message
 from art_nb.tasks.email_search.mailbox import Mailbox
@@ -17,7 +18,7 @@ from art_nb.trajectories import Trajectory
 Player = Callable[[EmailSearch], None]
 
 # How a search may end without an answer: by giving up, or by a call that can't be carried out.
-ENDS = (
+ENDS: tuple[tuple[str | None, dict[str, Any] | None], ...] = (
     ("return_final_answer", {"answer": I_DONT_KNOW, "sources": []}), (None, None), ("reply", {}), ("read_email", {}),
 )  # fmt: skip
 
@@ -33,12 +34,13 @@ class RecordedSearch(EmailSearch):
 
     def __init__(self, mailbox: Mailbox, scenario: Scenario):
         super().__init__(mailbox, scenario)
-        self.messages = [{"role": "user", "content": first_message(scenario)}]
+        self.messages: list[dict[str, Any]] = [{"role": "user", "content": first_message(scenario)}]
 
-    def call(self, name: str | None, arguments: dict | None) -> str:
+    def call(self, name: str | None, arguments: str | dict | None) -> str:
         result = super().call(name, arguments)
         if name:
-            function = {"name": name, "arguments": json.dumps(arguments)}
+            said = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            function = {"name": name, "arguments": said}
             call = {"id": f"call_{self.turns}", "type": "function", "function": function}
             self.messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             self.messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})

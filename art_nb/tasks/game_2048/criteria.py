@@ -6,8 +6,10 @@ The goal is metadata["winning_tile"], or 2048. A board whose answer is still to 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import log2
+from typing import Any
 
 from art_nb.rewards.rubric import weighted
 from art_nb.tasks.game_2048.environment import GAME_OVER
@@ -111,7 +113,7 @@ def _after(board: Board, answer: str) -> tuple[Board, str | None]:
     return moved, "illegal" if moved == board else None
 
 
-def _answer(message: dict) -> str:
+def _answer(message: Mapping[str, Any]) -> str:
     calls = message.get("tool_calls") or []
     if not calls:
         return str(message["content"]).strip().lower()
