@@ -61,7 +61,7 @@ def with_states(notebook: dict, name: str) -> dict:
         if VIEW not in output.get("data", {}):
             continue
         if (model := output["data"][VIEW]["model_id"]) not in states:
-            raise ValueError(f"{name} lacks the state of a widget. `jupyter execute --inplace {name}` saves it.")
+            raise ValueError(f"{name} lacks the state of a widget: execute it (`pytest --nbmake --overwrite`).")
         state = json.dumps(states[model]).replace("<", "\\u003c")
         output["data"] = {"text/html": f'<script class="art-nb-state" type="application/json">{state}</script>'}
     return notebook

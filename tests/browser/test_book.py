@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import synthetic
-from conftest import REPOSITORY
 from test_explorers_group_in_lab import amount, check_advantages, check_surrogate, drag, slider
 from test_explorers_token_in_lab import HOSTILE, shown_numbers
 from test_judge_view_in_lab import GROUPS, order
@@ -21,6 +20,7 @@ from book.build import VIEW, build, with_states
 
 pytestmark = pytest.mark.browser
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 PAGES = [*(path.stem for path in NOTEBOOKS), "views"]
 TRAINING = "rows = [synthetic.history_row(step) for step in range(1, 31)]\nTrainingView.from_history(rows, 30)"

@@ -1,0 +1,64 @@
+"""The README's pictures, taken anew: `python -m pytest tests/browser/pictures.py` (three minutes; no part of `make test`).
+
+Training is notebook 02 while it runs in JupyterLab; the trajectory is the best game of its committed outputs, in the book.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from PIL import Image
+from test_book import REPOSITORY, book, open_page, site  # noqa: F401
+from test_widgets_in_lab import open_notebook, press, run_all
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
+
+TRAINS = """() => {
+  const failed = document.querySelector('.jp-RenderedText[data-mime-type*=error]');
+  if (failed) throw new Error(failed.textContent);
+  return /^step ([89]|1\\d) of/.test(document.querySelector('.an-step')?.textContent);
+}"""
+
+
+def save(locator, name: str, height: float = 9999) -> None:
+    """The upper `height` pixels as a PNG of 96 colours, which text and charts bear well; less than 150 kB, or AssertionError."""
+    path = REPOSITORY / "book/pictures" / name
+    picture = Image.open(io.BytesIO(locator.screenshot())).convert("RGB")
+    picture = picture.crop((0, 0, picture.width, min(picture.height, round(height))))
+    picture.quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
+    assert path.stat().st_size < 150_000, path
+
+
+def test_training(page, lab):
+    notebook = json.loads((REPOSITORY / "notebooks/02_2048.ipynb").read_text("utf-8"))
+    del notebook["metadata"]["widgets"]
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            cell.update(outputs=[], execution_count=None)
+    path = lab.folder / "02_2048.ipynb"
+    path.write_text(json.dumps(notebook), "utf-8")
+    (lab.folder.parent / "data").mkdir(exist_ok=True)
+    (lab.folder.parent / "data/nano").symlink_to(REPOSITORY / "data/nano")
+    open_notebook(page, lab, path)
+    page.set_viewport_size({"width": 1000, "height": 1400})
+    run_all(page)
+    page.wait_for_function(TRAINS, polling=2000, timeout=1_500_000)
+    cell, groups = page.locator(".jp-CodeCell:has(.an-training)").first, page.locator(".an-training [data-key=groups]")
+    below = groups.evaluate("(node) => node.getBoundingClientRect().bottom") - cell.bounding_box()["y"]
+    save(cell, "training.png", below + 10)  # the code, the reward and the groups
+    lab.shut_kernels_down()
+
+
+def test_trajectory(page, site):  # noqa: F811
+    open_page(page, f"{site}/notebooks/02_2048.html")
+    viewer = page.locator(".an-viewer")
+    viewer.evaluate("(node) => node.scrollIntoView({ block: 'center' })")
+    viewer.get_by_label("Step").select_option("step 12")
+    viewer.get_by_label("Sort").select_option("high")
+    viewer.locator(".an-row").first.click()
+    viewer.get_by_role("button", name="advantage").click()
+    viewer.locator("input[type=range]").fill("60")
+    press(page, "ArrowRight")
+    save(viewer, "trajectory.png")
