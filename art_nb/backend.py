@@ -95,13 +95,13 @@ class LocalBackend:
         self.progress = progress or (lambda text: None)
         self._running: dict[Path, Running] = {}
 
-    async def register(self, model: TrainableModel) -> None:
+    async def register(self, model: Model[Any, Any]) -> None:
         """Make the model's folder, and clear what killed writers left in it."""
         folder = self.output_dir(model)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         checkpoints.sweep(folder / "checkpoints")
 
-    def output_dir(self, model: TrainableModel) -> Path:
+    def output_dir(self, model: Model[Any, Any]) -> Path:
         """Where the model's files lie."""
         return self.path / model.project / "models" / model.name
 
@@ -137,7 +137,7 @@ class LocalBackend:
         self._begin_gathering(running)
         return await running.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
 
-    async def _get_step(self, model: TrainableModel) -> int:
+    async def _get_step(self, model: Model[Any, Any]) -> int:
         return self._of(model).step
 
     def _model_inference_name(self, model: TrainableModel, step: int | None = None) -> str:
@@ -225,7 +225,8 @@ class LocalBackend:
 
         if from_s3_bucket is not None or prefix is not None:
             raise ValueError("from_s3_bucket, prefix: there is no S3 here; copy the model's folder into this backend's path")
-        theirs, mine = Model(name=from_model, project=from_project or model.project), self.output_dir(model)
+        theirs: Model[Any, Any] = Model(name=from_model, project=from_project or model.project)
+        mine = self.output_dir(model)
         running = self._running.get(mine)
         origin = fork(
             self.output_dir(theirs), mine, not_after_step=not_after_step, best_metric=best_metric, optimizer=optimizer,
@@ -242,7 +243,7 @@ class LocalBackend:
         running = self._of(model)
         checkpoints.prune(running.folder / "checkpoints", {*steps_to_keep, running.step})
 
-    def _of(self, model: TrainableModel) -> Running:
+    def _of(self, model: Model[Any, Any]) -> Running:
         running = self._running.get(self.output_dir(model))
         if running is None:
             raise ValueError(f"model {model.name!r} is not registered here: call `await model.register(backend)` first")

@@ -69,9 +69,10 @@ async def gather_trajectory_groups(
 
     async def finish(group: Awaitable[TrajectoryGroup]) -> list[TrajectoryGroup]:
         done = await _run_group(group, gathering)
-        if done is not None and after_each is not None:
-            done = await after_each(done)
-        return [] if done is None else done if isinstance(done, list) else [done]
+        if done is None:
+            return []
+        kept = done if after_each is None else await after_each(done)
+        return [] if kept is None else kept if isinstance(kept, list) else [kept]
 
     with ShortTraceback():
         async with gathering.watched(pbar_desc):

@@ -33,32 +33,32 @@ Logged = Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]
 class Backend(Protocol):
     """What a model asks of where it samples and trains. `LocalBackend` has it; names and arguments are ART's."""
 
-    async def register(self, model: "Model") -> None:
+    async def register(self, model: "Model[Any, Any]") -> None:
         """Make ready to keep the model's files."""
 
     async def close(self) -> None:
         """Let go of every model."""
 
     async def train(
-        self, model: "TrainableModel", trajectory_groups: Iterable[TrajectoryGroup], **options: Any
+        self, model: "TrainableModel[Any, Any]", trajectory_groups: Iterable[TrajectoryGroup], **options: Any
     ) -> TrainResult:
         """One training step, and a checkpoint."""
 
-    def client(self, model: "TrainableModel") -> AsyncOpenAI:
+    def client(self, model: "TrainableModel[Any, Any]") -> AsyncOpenAI:
         """A client that asks the model."""
 
-    def output_dir(self, model: "Model") -> Path:
+    def output_dir(self, model: "Model[Any, Any]") -> Path:
         """The folder of the model's files."""
 
     async def _prepare_backend_for_training(
-        self, model: "TrainableModel", config: dict[str, Any] | None
+        self, model: "TrainableModel[Any, Any]", config: dict[str, Any] | None
     ) -> tuple[str | None, str | None]: ...
 
-    async def _get_step(self, model: "TrainableModel") -> int: ...
+    async def _get_step(self, model: "Model[Any, Any]") -> int: ...
 
-    def _model_inference_name(self, model: "TrainableModel", step: int | None = None) -> str: ...
+    def _model_inference_name(self, model: "TrainableModel[Any, Any]", step: int | None = None) -> str: ...
 
-    async def _delete_checkpoint_files(self, model: "TrainableModel", steps_to_keep: list[int]) -> None: ...
+    async def _delete_checkpoint_files(self, model: "TrainableModel[Any, Any]", steps_to_keep: list[int]) -> None: ...
 
 
 class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
@@ -181,7 +181,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
 
     def merge_state(self, state: dict[str, Any]) -> StateType:
         """Store `state` on top of what was stored, dicts within dicts merged; returns the whole."""
-        whole = logbook.merged(self.read_state() or {}, state)
+        whole: Any = logbook.merged(self.read_state() or {}, state)
         self.overwrite_state(whole)
         return whole
 

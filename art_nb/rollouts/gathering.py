@@ -21,13 +21,17 @@ SILENT_AFTER = 20.0  # seconds without a finished rollout after which the bar sa
 class _Interrupted(BaseException):
     """Carries a KeyboardInterrupt out of a task; raised bare it stops the event loop with no clean-up."""
 
+    def __init__(self, raised: BaseException) -> None:
+        super().__init__(raised)
+        self.raised = raised
+
 
 async def carried(awaitable: Awaitable[T]) -> T:
     """Await inside a task that `uncarried` waits for."""
     try:
         return await awaitable
     except (KeyboardInterrupt, SystemExit) as interrupt:
-        raise _Interrupted from interrupt
+        raise _Interrupted(interrupt) from interrupt
 
 
 @contextmanager
@@ -36,7 +40,7 @@ def uncarried() -> Iterator[None]:
     try:
         yield
     except _Interrupted as carrier:
-        raise carrier.__cause__ from None
+        raise carrier.raised from None
 
 
 async def in_order(

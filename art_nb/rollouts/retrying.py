@@ -9,7 +9,7 @@ import inspect
 import logging
 import time
 from collections.abc import Callable, Iterator
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,19 +42,20 @@ def retry(
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         report = on_retry or _warn(function, max_attempts)
+        calls: Callable[P, Any] = function  # R is an awaitable, or it is not
 
         def waits() -> Iterator[tuple[int, float]]:
             return ((i + 1, delay * backoff_factor**i) for i in range(max_attempts - 1))
 
         @functools.wraps(function)
-        async def call_async(*args: P.args, **kwargs: P.kwargs):
+        async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             for attempt, seconds in waits():
                 try:
-                    return await function(*args, **kwargs)
+                    return await calls(*args, **kwargs)
                 except exceptions as error:
                     report(error, attempt)
                 await asyncio.sleep(seconds)
-            return await function(*args, **kwargs)
+            return await calls(*args, **kwargs)
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -66,7 +67,8 @@ def retry(
                 time.sleep(seconds)
             return function(*args, **kwargs)
 
-        return call_async if inspect.iscoroutinefunction(function) else call
+        retried: Callable[P, Any] = call_async if inspect.iscoroutinefunction(function) else call
+        return retried
 
     return decorate
 

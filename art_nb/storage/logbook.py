@@ -28,10 +28,12 @@ def as_groups(
 ) -> list[TrajectoryGroup]:
     """Groups as they are; loose trajectories and exceptions as one group. Raises: TypeError otherwise."""
     items = list(trajectories)
-    if all(isinstance(item, TrajectoryGroup) for item in items):
-        return items
-    if all(isinstance(item, Trajectory | BaseException) for item in items):
-        return [TrajectoryGroup(items)]
+    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+    members = [item for item in items if isinstance(item, Trajectory | BaseException)]
+    if len(groups) == len(items):
+        return groups
+    if len(members) == len(items):
+        return [TrajectoryGroup(members)]
     kinds = sorted({type(item).__name__ for item in items})
     raise TypeError(f"expected either groups or trajectories, all of one kind, but got {', '.join(kinds)}.")
 
@@ -144,7 +146,7 @@ def best_step(folder: Path, metric: str, among: Collection[int] | None = None) -
     return max(values, key=lambda step: (statistics.fmean(values[step]), step), default=None)
 
 
-def read_state(folder: Path) -> dict[str, Any] | None:
+def read_state(folder: Path) -> Any:
     """What was written last; None when nothing was."""
     path = folder / "state.json"
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None

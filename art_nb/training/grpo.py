@@ -197,10 +197,10 @@ def aggregate(
     total = per_token * mask
     if loss_type == "grpo":
         return (total.sum(-1) / mask.sum(-1).clamp(min=1)).mean()
-    if loss_type == "bnpo" or (loss_type == "dapo" and num_items is None):
-        return total.sum() / mask.sum().clamp(min=1)
-    if loss_type == "dapo":
+    if loss_type == "dapo" and num_items is not None:
         return total.sum() / max(num_items, 1)
+    if loss_type in ("bnpo", "dapo"):
+        return total.sum() / mask.sum().clamp(min=1)
     if loss_type == "dr_grpo" and max_completion_length is not None:
         return total.sum() / (len(per_token) * max_completion_length)
     if loss_type == "dr_grpo":

@@ -11,7 +11,7 @@ from art_nb.rollouts.gathering import Gathering, current, in_order
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories.trajectory import MetadataValue, Trajectory
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Trajectory | Iterable[Trajectory])
 
 
 class PydanticException(pydantic.BaseModel):
@@ -50,7 +50,7 @@ class TrajectoryGroup(pydantic.BaseModel):
     metrics: dict[str, float | int | bool] = {}
     logs: list[str] = []
 
-    def __new__(cls, trajectories: Iterable[Any] = (), **options: Any) -> "TrajectoryGroup | PendingGroup":
+    def __new__(cls, trajectories: Iterable[Any] = (), **options: Any) -> Any:
         items = list(trajectories)
         if any(isinstance(item, Awaitable) for item in items):
             return PendingGroup(cls, items, options)
@@ -81,7 +81,7 @@ class TrajectoryGroup(pydantic.BaseModel):
         """Add a line to `logs`."""
         self.logs.append(message)
 
-    def __iter__(self) -> Iterator[Trajectory]:
+    def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]  # pydantic's gives the fields
         return iter(self.trajectories)
 
     def __len__(self) -> int:

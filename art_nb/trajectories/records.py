@@ -17,6 +17,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+from openai.types.chat import ChatCompletionMessageToolCallUnion
 from openai.types.chat.chat_completion import Choice
 
 
@@ -60,7 +61,7 @@ def encode(trajectory: Trajectory, **place: Any) -> dict[str, Any]:
         "metrics": {name: json_number(value) for name, value in trajectory.metrics.items()},
         "metadata": {name: _json_fact(value) for name, value in trajectory.metadata.items()},
         "logs": list(trajectory.logs),
-        "turn_rewards": None if rewards is None else [json_number(r) for r in trajectory.turn_rewards],
+        "turn_rewards": None if trajectory.turn_rewards is None else list(map(json_number, trajectory.turn_rewards)),
         "turns": turns,
         **({"additional_turns": more} if more else {}),
     }
@@ -111,12 +112,18 @@ def _turn(item: Any, rewards: Iterator[float] | None) -> dict[str, Any]:
     if not isinstance(item, Choice):
         calls = [call["function"] for call in item.get("tool_calls") or []]
         return _without_empty_calls(item["role"], item.get("content"), calls, trainable=False)
-    calls = [call.function.model_dump() for call in item.message.tool_calls or []]
+    calls = [_called(call) for call in item.message.tool_calls or []]
     turn = _without_empty_calls("assistant", item.message.content, calls, trainable=True)
     turn.update(_sampled(item))
     if rewards is not None:
         turn["reward"] = json_number(next(rewards))
     return turn
+
+
+def _called(call: ChatCompletionMessageToolCallUnion) -> dict[str, str]:
+    if call.type == "custom":
+        return {"name": call.custom.name, "arguments": call.custom.input}
+    return {"name": call.function.name, "arguments": call.function.arguments}
 
 
 def _without_empty_calls(

@@ -130,12 +130,12 @@ class Trajectory(History):
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"
 
 
-def _message(item: Any) -> dict[str, Any]:
+def _message(item: Any) -> Any:
     """As a dict. By hand where pydantic would do as well: a long conversation's messages are asked for every turn."""
     if not isinstance(item, Choice):
         return dict(item) if item.get("content") is not None else {**item, "content": ""}
     said = item.message
-    message = {"role": "assistant", "content": said.content or ""}
+    message: dict[str, Any] = {"role": "assistant", "content": said.content or ""}
     if said.tool_calls:
         message["tool_calls"] = [
             {"id": c.id, "type": "function", "function": {"name": c.function.name, "arguments": c.function.arguments}}
