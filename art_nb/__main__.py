@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKS = (["ruff", "check", "."], ["pytest", "tests"])
+CHECKS = (["ruff", "check", "."], ["mypy", "art_nb"], ["pytest", "tests"])
 
 
 def lab(*options: str) -> int:
@@ -29,7 +30,7 @@ def demo() -> int:
 
 
 def test() -> int:
-    """run the linter and all tests"""
+    """run the linter, the type checker and all tests"""
     if importlib.util.find_spec("pytest") is None:
         from art_nb.course.doctor import SETUP
 
@@ -70,7 +71,8 @@ COMMANDS = {
 def main(arguments: list[str]) -> int:
     """Runs the command named by the first argument; returns the exit code."""
     for stream in sys.stdout, sys.stderr:  # a pipe on Windows knows some 250 signs: a question mark for the others
-        stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     match arguments:
         case ["lab", *options]:
             return lab(*options)
