@@ -10,7 +10,12 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-CHECKS = (["ruff", "check", "."], ["mypy", "art_nb"], ["pytest", "tests"])
+CHECKS = (
+    ["ruff", "check", "."],
+    ["mypy", "art_nb"],
+    # Two processes of one thread each (conftest.py): small models gain little from a second thread. The longest come first.
+    ["pytest", "--nbmake", "-n", "2", "--dist", "worksteal", "notebooks", "tests"],
+)
 
 
 def lab(*options: str) -> int:
