@@ -102,7 +102,8 @@ class SlotCache(Cache):
         return self.positions[None], self.outputs
 
     def _grouped(self, slots: list[int], news: list[int], ends: list[int]) -> list[Group]:
-        groups, begin = [], 0
+        groups: list[Group] = []
+        begin = 0
         for slot, new, end in zip(slots, news, ends, strict=True):
             ragged = new <= FEW or self.device.type != "cpu"
             if not (groups and groups[-1].takes(slot, new, end, ragged)):

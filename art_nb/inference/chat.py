@@ -6,7 +6,7 @@ import json
 import re
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, TypeGuard, TypeVar
 
 import httpx
 import openai
@@ -14,6 +14,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 from openai.types.completion_usage import CompletionUsage
+
+T = TypeVar("T")
 
 TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 IGNORED = {"extra_headers", "extra_query", "timeout", "user", "store", "metadata", "service_tier", "parallel_tool_calls"}
@@ -64,6 +66,20 @@ class Answer:
     logprobs: list[float]
     texts: list[str]
     alternatives: list[list[tuple[str, float]]] = field(default_factory=list)
+
+
+class Sampled(Protocol):
+    """What a `Choice` of our sampler has beside OpenAI's fields, see `Answer`."""
+
+    prompt_token_ids: list[int]
+    token_ids: list[int]
+    token_logprobs: list[float]
+    token_texts: list[str]
+
+
+def is_sampled(choice: Choice) -> TypeGuard[Sampled]:
+    """Whether our sampler made it: then its tokens are known."""
+    return bool(getattr(choice, "token_ids", None))
 
 
 def check(parameters: dict[str, Any]) -> Options:
@@ -125,7 +141,7 @@ def parse_tool_calls(text: str) -> tuple[list[dict], str]:
 
     A malformed call is left in the text, where whoever reads the answer can see it.
     """
-    calls = []
+    calls: list[dict[str, Any]] = []
     for match in TOOL_CALL.finditer(text):
         try:
             call = json.loads(match[1])
@@ -140,18 +156,19 @@ def parse_tool_calls(text: str) -> tuple[list[dict], str]:
 
 def _choice(key: str, index: int, answer: Answer, options: Options) -> Choice:
     calls, said = parse_tool_calls(answer.content) if options.tools else ([], answer.content)
-    message = {"role": "assistant", "content": said}
+    message: dict[str, Any] = {"role": "assistant", "content": said}
     if calls:
         message["tool_calls"] = [{**call, "id": f"{call['id']}_{key}"} for call in calls]
-    choice = Choice(
+    return Choice(
         index=index,
         finish_reason="tool_calls" if calls else answer.finish_reason,
         message=ChatCompletionMessage.model_validate(message),
         logprobs=_logprobs(answer) if options.logprobs else None,
+        prompt_token_ids=answer.prompt,
+        token_ids=answer.tokens,
+        token_logprobs=answer.logprobs,
+        token_texts=answer.texts,
     )
-    choice.prompt_token_ids, choice.token_ids = answer.prompt, answer.tokens
-    choice.token_logprobs, choice.token_texts = answer.logprobs, answer.texts
-    return choice
 
 
 def _logprobs(answer: Answer) -> ChoiceLogprobs:
@@ -174,9 +191,9 @@ def _number(given: dict, name: str, default: float, low: float, high: float) -> 
     return float(value)
 
 
-def _integer(given: dict, name: str, default: int | None, low: int, high: int) -> int | None:
-    value = given.pop(name, default)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
+def _integer(given: dict, name: str, default: T, low: int, high: int) -> int | T:
+    value: int | T = given.pop(name, default)
+    if value is not default and (isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high):
         raise RequestError(f"{name} is {value!r}: expected an integer from {low} to {high}")
     return value
 

@@ -25,7 +25,7 @@ class InProcessClient(AsyncOpenAI):
         self._create, self._names = create, names
 
     @property
-    def chat(self) -> Any:  # type: ignore[override]
+    def chat(self) -> Any:
         return SimpleNamespace(completions=SimpleNamespace(create=self._recorded))
 
     async def _recorded(self, **parameters: Any) -> Any:
@@ -36,10 +36,10 @@ class InProcessClient(AsyncOpenAI):
         return completion
 
     @property
-    def models(self) -> Any:  # type: ignore[override]
+    def models(self) -> Any:
         return SimpleNamespace(list=lambda **_: Listing(self._names()))
 
-    def copy(self, **_: Any) -> InProcessClient:  # type: ignore[override]
+    def copy(self, **_: Any) -> InProcessClient:
         """Itself: timeouts, retries and headers mean nothing without a socket."""
         return self
 

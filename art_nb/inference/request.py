@@ -14,6 +14,7 @@ from art_nb.inference.policies import NamedPolicy
 class Request:
     """A request for n > 1 answers becomes n of these.
 
+    last_slot: the one that may hold its conversation; slot: the one that it was given.
     pending: tokens that are known but not computed yet; guess: tokens computed on suspicion behind them.
     """
 
@@ -23,14 +24,15 @@ class Request:
     max_tokens: int
     draws: random.Random
     done: asyncio.Future
-    slot: int | None  # before admission: the one that may hold its conversation
+    last_slot: int | None
+    slot: int = -1  # until it is admitted
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[list[tuple[int, float]]] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
     guess: list[int] = field(default_factory=list)
     uniforms: list[float] = field(default_factory=list)
-    finish_reason: str | None = None
+    finish_reason: str = ""  # while it goes on
     cut: bool = False  # a stop string ended it
 
     def uniform(self, index: int) -> float:

@@ -71,6 +71,12 @@ class Sampler:
         self.driver: asyncio.Task | None = None
         self._reset(slots)
 
+    def _reset(self, slots: int) -> None:
+        self.active: list[Request] = []
+        self.cache = SlotCache(slots, self.model.config.num_hidden_layers, self.model.device)
+        self.slots = Slots(slots)
+        self.memories: dict[str, Memory] = {}
+
     def forget(self, policy: str | None = None) -> None:
         """Drop what one policy computed and said, or all did: as if it had never been asked."""
         for slot in self.slots.of(policy):
@@ -80,11 +86,6 @@ class Sampler:
                 request.pending = request.prompt + request.tokens
         self.slots.free = dict.fromkeys(sorted(self.slots.free))
         self.memories = {name: memory for name, memory in self.memories.items() if policy not in (None, name)}
-
-    def _reset(self, slots: int) -> None:
-        self.active: list[Request] = []
-        self.cache = SlotCache(slots, self.model.config.num_hidden_layers, self.model.device)
-        self.slots, self.memories = Slots(slots), {}
 
     def _memory(self, policy: NamedPolicy) -> Memory:
         if policy.name not in self.memories:
@@ -131,7 +132,7 @@ class Sampler:
         result = completion(key, options, answers)
         for request, choice in zip(requests, result.choices, strict=True):
             said = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
-            choice.policy = policy.name
+            choice.policy = policy.name  # type: ignore[attr-defined]  # openai's models take further fields
             if not request.cut:
                 ids = request.prompt + self._spoken(request)
                 prompts.remember(text, template.answered(text, messages, said), ids, request.slot)
@@ -191,30 +192,32 @@ class Sampler:
 
     def _admit(self) -> None:
         """Give waiting requests a slot each. A prompt's beginning that some slot holds is not computed again."""
-        later, started, free = [], [], self.slots.free
+        later: list[Request] = []
+        started: list[Request] = []
+        free = self.slots.free
         # Conversations that go on come first: each finds its slot as it left it. Those of a policy get neighbouring slots.
-        asking = sorted(self.waiting, key=lambda request: (request.slot is None, request.policy.name))
-        idle = deque(sorted(islice(free, len(asking))))
+        asking = sorted(self.waiting, key=lambda request: (request.last_slot is None, request.policy.name))
+        idle = iter(sorted(islice(free, len(asking))))
         for request in asking:
             if not free or sum(len(r.pending) for r in started) > MOST_TOKENS:
                 later.append(request)
                 continue
             name = request.policy.name
-            source, shared = self.slots.source(name, request.prompt, request.slot)
-            goes_on = source in free and shared == len(self.slots.held[source])
-            alike = [] if goes_on or len(request.prompt) < WORTH_WAITING else started
+            source, shared = self.slots.source(name, request.prompt, request.last_slot)
+            slot = source if source in free and shared == len(self.slots.held[source]) else None
+            alike = [] if slot is not None or len(request.prompt) < WORTH_WAITING else started
             if any(r.policy.name == name and common(r.prompt, request.prompt) >= shared + WORTH_WAITING for r in alike):
                 later.append(request)
                 continue
-            while not goes_on and idle[0] not in free:
-                idle.popleft()
-            self._place(request, source if goes_on else idle.popleft(), source, shared)
+            if slot is None:
+                slot = next(one for one in idle if one in free)
+            self._place(request, slot, source, shared)
             started.append(request)
         self.waiting = deque(later)
         self.active += started
 
     def _place(self, request: Request, slot: int, source: int | None, shared: int) -> None:
-        if slot != source and shared:
+        if source is not None and slot != source and shared:
             self.cache.copy(source, slot, shared)
         # At least one token must be computed, to know what comes next.
         shared = min(shared, len(request.prompt) - 1)
@@ -231,7 +234,7 @@ class Sampler:
             by_model.setdefault(id(request.policy.model), []).append(request)
         for requests in by_model.values():
             self._sample(requests, self._logits(requests))
-        self.active = [request for request in self.active if request.finish_reason is None]
+        self.active = [request for request in self.active if not request.finish_reason]
 
     def _logits(self, requests: list[Request]) -> torch.Tensor:
         """What one model says behind the last token that each of its requests knows, and behind each that it guesses."""
@@ -250,7 +253,7 @@ class Sampler:
         so guesses change how many tokens a forward gives and not which."""
         guess, before, habits = [], request.last_two(), self._memory(request.policy).habits
         for _ in range(min(LONGEST_GUESS, request.max_tokens - len(request.tokens) - 1)):
-            token, times = habits.get(before, (None, 0))
+            token, times = habits.get(before, (-1, 0))
             if times < HABIT:
                 break
             guess.append(token)
@@ -267,7 +270,7 @@ class Sampler:
         tokens = draw(logits, *controls.to(logits.device).unbind(1))
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         most = max(options.top_logprobs for options, _ in outputs)
-        top = [[]] * len(outputs)
+        top: list[list[tuple[int, float]]] = [[]] * len(outputs)
         if most:
             best, which = (t.tolist() for t in logprobs.topk(most))
             top = [list(zip(*pair, strict=True)) for pair in zip(which, best, strict=True)]

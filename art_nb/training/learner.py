@@ -88,7 +88,7 @@ class Learner(GRPOTrainer):
         self.as_tree = _as_tree(policy)
         self.current_gradient_accumulation_steps = 1
         self.create_optimizer()
-        self.optimizer = self.accelerator.prepare(self.optimizer)
+        self.optimizer: torch.optim.Optimizer = self.accelerator.prepare(self.optimizer)
 
     def learn(
         self,
@@ -124,7 +124,7 @@ class Learner(GRPOTrainer):
                     batch["ref_per_token_logps"] = self._logprobs(batch, of_base=True)
             updates = []
             for number in range(1, config.num_updates + 1):
-                updates.append(self._update(batches, rate, lambda text, n=number: report(f"update {n}, {text}")))
+                updates.append(self._update(batches, rate, _under(f"update {number}", report)))
                 if number == 1 < config.num_updates:
                     for batch in batches:
                         batch.setdefault("old_per_token_logps", batch["logprobs"])
@@ -283,6 +283,10 @@ def _settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
         "gradient_checkpointing": False, "disable_tqdm": True, "temperature": 1.0, "weight_decay": 0.0,
     }  # fmt: skip
     return suited | {name: value for name, value in grpo.items() if name not in ignored} | fixed
+
+
+def _under(heading: str, report: Callable[[str], None]) -> Callable[[str], None]:
+    return lambda text: report(f"{heading}, {text}")
 
 
 def _as_tree(policy: Policy) -> bool:

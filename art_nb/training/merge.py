@@ -32,8 +32,8 @@ def merged(model: PeftModel, adapter: dict[str, torch.Tensor] | None = None) -> 
 
     adapter: tensors under the names of PEFT's files; None: what `model` holds now.
     """
-    names = [name for name, _ in model.named_parameters() if adapter and ".default" in name]
-    held = {f"model.{name}": adapter[name.replace(".default", "")] for name in names}
+    names = [name for name, _ in model.named_parameters() if ".default" in name]
+    held = {f"model.{name}": adapter[name.replace(".default", "")] for name in names} if adapter else {}
     return torch.func.functional_call(_Merging(model), held, (_plain_twin(model.get_base_model()),))
 
 
@@ -103,6 +103,7 @@ def _fresh_import(module_name: str):
     fresh_name = f"{module_name}_art_nb"
     if fresh_name not in sys.modules:
         spec = importlib.util.spec_from_file_location(fresh_name, sys.modules[module_name].__file__)
+        assert spec and spec.loader  # it lies in a file
         sys.modules[fresh_name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(sys.modules[fresh_name])
     return sys.modules[fresh_name]

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from openai.types.chat.chat_completion import Choice
 
+from art_nb.inference.chat import is_sampled
 from art_nb.inference.prompts import Template, plain
 from art_nb.training.grpo import group_advantages, turn_advantages
 from art_nb.trajectories import History, Trajectory, TrajectoryGroup
@@ -52,12 +54,12 @@ class InTraining:
 
     def learns(self, choice: Choice) -> bool:
         """Whether the choice is trained on."""
-        sampler = getattr(choice, "policy", None)
+        sampler = _sampler(choice)
         return self.others or not (self.policy and sampler) or _model(sampler) == _model(self.policy)
 
     def is_off_policy(self, choice: Choice) -> bool:
         """Whether another policy sampled it, if only another step."""
-        sampler = getattr(choice, "policy", None)
+        sampler = _sampler(choice)
         return bool(self.policy and sampler) and sampler != self.policy
 
     def leaves_out(self, trajectory: Trajectory) -> bool:
@@ -101,7 +103,7 @@ def build_sequences(
             # Without a signal only the KL penalty could move the policy.
             if carries_signal or config.kl_penalty_coef > 0:
                 sequences += built
-    counts = {"groups": len(groups), "groups_without_signal": silent}
+    counts: dict[str, float] = {"groups": len(groups), "groups_without_signal": silent}
     return sequences, counts | ({"trajectories_of_others": left_out} if left_out else {})
 
 
@@ -110,7 +112,7 @@ def _left_out(groups: list[TrajectoryGroup], training: InTraining) -> int:
     trajectories = [trajectory for group in groups for trajectory in group]
     others = [trajectory for trajectory in trajectories if training.leaves_out(trajectory)]
     if len(others) == len(trajectories):
-        names = sorted({choice.policy for trajectory in others for choice in _choices(trajectory)})
+        names = sorted({_sampler(choice) for trajectory in others for choice in _choices(trajectory)})
         raise ValueError(
             f"there is nothing to train {training.policy} on: all {len(others)} trajectories were sampled by "
             f"{', '.join(names)}. TrainConfig(other_policies=True) trains on these as well."
@@ -183,6 +185,11 @@ def _choices(trajectory: Trajectory) -> list[Choice]:
     return [c for history in (trajectory, *trajectory.additional_histories) for c in history.choices()]
 
 
+def _sampler(choice: Choice) -> str:
+    """The policy that sampled it, empty where that is not known."""
+    return getattr(choice, "policy", None) or ""
+
+
 def _model(policy: str) -> str:
     """The name of the model in the name of a policy; none in that of a base model."""
     return policy.rpartition("@")[0]
@@ -208,7 +215,7 @@ def _trajectory_sequences(
                 sequences.append(current)
             current.add(prompt[len(current.ids) :])
             current.add(sampled, logprobs, advantage, training.is_off_policy(item))
-            item.token_advantages = [advantage] * len(sampled)
+            item.token_advantages = [advantage] * len(sampled)  # type: ignore[attr-defined]  # they take further fields
     return sequences
 
 
@@ -217,9 +224,10 @@ def _tokens_of(choice: Choice, history: History, position: int, tokenizer) -> tu
 
     What another server sampled has no known log-probabilities: NaN.
     """
-    if getattr(choice, "token_ids", None):
+    if is_sampled(choice):
         return choice.prompt_token_ids, choice.token_ids, choice.token_logprobs
-    template, messages = Template(tokenizer, history.tools, {}), plain(history.messages()[: position + 1])
+    tools: list[Any] | None = history.tools
+    template, messages = Template(tokenizer, tools, {}), plain(history.messages()[: position + 1])
     control, end = template.control, template.control.name(tokenizer.eos_token)
     prompt, whole = template.whole(messages[:position]), template.whole(messages, opening=False)
     # Some templates do not repeat the generation prompt (they drop earlier thoughts).

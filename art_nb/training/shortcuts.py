@@ -72,7 +72,7 @@ def last_layer_only_where(decoder: torch.nn.Module, needed: Callable[[], torch.T
         return everywhere.masked_scatter(needed()[..., None], found)
 
     hooks = []
-    for module in map(modules.get, NARROWED):
+    for module in (modules[name] for name in NARROWED):
         hooks += [module.register_forward_pre_hook(narrowed), module.register_forward_hook(widened)]
     try:
         yield
