@@ -55,6 +55,7 @@ class Trajectory(History):
     """One rollout: what was said, what it earned, and whatever else is worth a curve.
 
     messages_and_choices: the conversation; append `completion.choices[0]` itself where it is to be trained.
+        What another model said (its choice's `policy`), the base in self-play say, is not: see TrainConfig.other_policies.
     tools: the tools offered to the model, in OpenAI's format.
     additional_histories: further conversations of the same rollout (of sub-agents, say), trained with it.
     reward: of the whole trajectory; any finite number by the time it is trained on.
