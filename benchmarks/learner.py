@@ -1,13 +1,17 @@
 """How fast gathered conversations are trained on, against stock TRL's GRPOTrainer on the same tokens.
 
-`python -m benchmarks.learner` prints one JSON line. `ratio`: tokens a second of `model.train` on 64
-conversations of 5 to 60 turns (the step's own `train_s`: making sequences of the trajectories, forward,
-backward, optimizer, metrics), over those of one optimizer step of stock TRL on the same sequences. Tokens are
-real ones on both sides, padding not counted. The stock trainer finds its own input format (prompts padded on
-the left, completions on the right, tool_mask) where it would generate; everything from there to the end of
-the step is its own, and timed. Same adapter, advantages, loss and learning rate. It runs with several batch
-sizes, and the fastest counts. It stops if the gradient norms of the first step differ: both sides must do the
-same work.
+`python -m benchmarks.learner [--batch games|2048|email]` prints one JSON line. `ratio`: tokens a second of training on what
+was gathered (making sequences of the trajectories, forward, backward, optimizer, metrics), over those of one optimizer step
+of stock TRL on the same sequences. `ratio_to_padded`: over ours without prefix trees, each sequence a row of its own.
+Tokens are real ones on all sides, padding not counted, and what sequences have in common counted in each of them. The
+stock trainer finds its own input format (prompts padded on the left, completions on the right, tool_mask) where it would
+generate; everything from there to the end of the step is its own, and timed. Same adapter, advantages, loss and learning
+rate. It runs with several batch sizes, and the fastest counts. After each of its steps ours makes one of either kind: a
+machine that is slower for a while is slower for all. It stops if the gradient norms of the first two steps differ: all
+must do the same work.
+
+Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, a step of notebook 02; `email`, a step of
+notebook 03. `distinct_tokens` are those that a prefix tree of the whole batch has.
 """
 
 from __future__ import annotations
@@ -17,63 +21,56 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
-from openai.types.chat.chat_completion import Choice
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoTokenizer, TrainerCallback
+from transformers import TrainerCallback
 
 import art_nb as art
+from art_nb.training.learner import Learner
 from art_nb.training.policy import Policy
+from art_nb.training.prefix_tree import PrefixTree
 from art_nb.training.sequences import TokenSequence, build_sequences
-from benchmarks.gathering import BASE, registered
+from benchmarks.batches import NAMES, Batch, batch, gathered
+from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
-from benchmarks.rollout import play
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
 
-CONFIG = art.TrainConfig(learning_rate=1e-4)
-GROUP = 8
+
+@dataclass
+class Ours:
+    """Our learner on the groups, of whose sequences it trains on the first `count`; what its steps took, by kind."""
+
+    groups: list[art.TrajectoryGroup]
+    config: art.TrainConfig
+    learner: Learner
+    count: int
+    seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
+    grad_norms: list[float] = field(default_factory=list)
+
+    def sequences(self) -> list[TokenSequence]:
+        return build_sequences(self.groups, self.learner.policy.tokenizer, self.config)[0][: self.count]
+
+    def steps(self) -> None:
+        """One with prefix trees, one with padded rows, each with as many tokens at once as suits it."""
+        for as_tree, tokens in ((True, 1536), (False, 2048)):
+            started = time.perf_counter()
+            self.learner.as_tree, self.learner.tokens_per_micro_batch = as_tree, tokens
+            self.grad_norms.append(self.learner.learn(self.sequences(), self.config)["grad_norm"])
+            self.seconds[as_tree].append(time.perf_counter() - started)
 
 
-async def conversations(model: art.TrainableModel, count: int, shortest: int, longest: int) -> list:
-    """Groups of GROUP games each, `count` games of lengths spread evenly from `shortest` to `longest` turns."""
-    lengths = [shortest + i * (longest - shortest) // (count - 1) for i in range(count)]
-    count = count // GROUP
-    groups = await art.gather_trajectory_groups(
-        [art.TrajectoryGroup(play(model, g, turns) for turns in lengths[g::count]) for g in range(count)],
-        pbar_desc=None,
-    )
-    for trajectory in (trajectory for group in groups for trajectory in group):
-        cut_where_tokens_differ(trajectory)
-    return groups
-
-
-def cut_where_tokens_differ(trajectory: art.Trajectory) -> None:
-    """Ends a conversation before the first prompt that does not go on from the tokens so far.
-
-    A malformed answer may read differently when it is sent back. We would train on two sequences then; TRL can't.
-    """
-    seen: list[int] = []
-    for i, item in enumerate(trajectory.messages_and_choices):
-        if isinstance(item, Choice):
-            if item.prompt_token_ids[: len(seen)] != seen:
-                del trajectory.messages_and_choices[i:]
-                break
-            seen = item.prompt_token_ids + item.token_ids
-
-
-async def measure_ours(
-    folder: str, base: str, count: int, shortest: int, longest: int, repeats: int
-) -> tuple[dict, list[TokenSequence]]:
-    """Median seconds of a step after one to warm up, the first step's gradient norm; and what was trained on."""
-    model = await registered(folder, base, "model")
-    say(f"gathering {count} conversations of {shortest} to {longest} turns")
-    groups = await conversations(model, count, shortest, longest)
-    say("ours: training")
-    steps = [(await model.train(groups, CONFIG)).metrics for _ in range(1 + repeats)]
-    sequences, _ = build_sequences(groups, AutoTokenizer.from_pretrained(base), CONFIG)
-    seconds = statistics.median(step["train_s"] for step in steps[1:])
-    return {"seconds": seconds, "grad_norm": steps[0]["grad_norm"]}, sequences
+async def prepared(folder: str, name: str, chosen: Batch, multiple: int, **fewer: int) -> Ours:
+    """Gathers the batch; of its sequences as many are used as stock TRL can cut into its batches."""
+    model = await registered(folder, chosen.base, name)
+    say(f"gathering {name}")
+    groups = await gathered(model, name, **fewer)
+    learner = model.backend()._of(model).learner
+    everything = Ours(groups, chosen.config, learner, 10**9)
+    everything.count = len(everything.sequences()) // multiple * multiple
+    return everything
 
 
 class FedTrainer(GRPOTrainer):
@@ -86,33 +83,37 @@ class FedTrainer(GRPOTrainer):
 
 
 class StepClock(TrainerCallback):
-    """Seconds of each optimizer step, all its micro-batches included."""
+    """Seconds of each optimizer step, all its micro-batches included; `between` is called after each."""
 
-    def __init__(self):
+    def __init__(self, between: Callable[[], None]):
         self.seconds: list[float] = []
+        self.between = between
 
     def on_step_begin(self, args, state, control, **_):
         self.started = time.perf_counter()
 
     def on_step_end(self, args, state, control, **_):
         self.seconds.append(time.perf_counter() - self.started)
+        self.between()
 
 
-def measure_stock(folder: str, base: str, sequences: list[TokenSequence], batch_size: int, repeats: int) -> dict:
-    """The same for steps of stock TRL on all sequences, `batch_size` of them through the model at a time."""
-    say(f"stock TRL: training, {batch_size} sequences at a time")
-    policy, clock = stock_policy(base, seed=0), StepClock()
+def measure_stock(folder: str, base: str, ours: Ours, batch_size: int, repeats: int) -> dict:
+    """Median seconds of a step of stock TRL, `batch_size` sequences through the model at a time, after one to warm up; the
+    gradient norms of the first two."""
+    say(f"training, stock TRL with {batch_size} sequences at a time")
+    policy, sequences, clock = stock_policy(base, seed=0), ours.sequences(), StepClock(ours.steps)
     trainer = stock_trainer(
         policy, folder, [{"prompt": ""}] * len(sequences), trainer_class=FedTrainer,
         per_device_train_batch_size=batch_size, gradient_accumulation_steps=len(sequences) // batch_size,
-        num_generations=2, learning_rate=CONFIG.learning_rate, max_steps=1 + repeats,
+        num_generations=2, learning_rate=ours.config.learning_rate, max_steps=1 + repeats,
         max_completion_length=policy.model.config.max_position_embeddings,
         logging_strategy="steps", logging_steps=1,
     )  # fmt: skip
     trainer.gathered = stock_inputs(sequences, policy)
     trainer.add_callback(clock)
     trainer.train()
-    return {"seconds": statistics.median(clock.seconds[1:]), "grad_norm": trainer.state.log_history[0]["grad_norm"]}
+    norms = [logged["grad_norm"] for logged in trainer.state.log_history[:2]]
+    return {"seconds": statistics.median(clock.seconds[1:]), "grad_norms": norms}
 
 
 def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, torch.Tensor]:
@@ -139,38 +140,49 @@ def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, to
     return inputs | {"num_items_in_batch": (inputs["completion_mask"] * inputs["tool_mask"]).sum()}
 
 
-def measure(base: str, count: int, shortest: int, longest: int, batch_sizes: list[int], repeats: int) -> dict:
+def measure(name: str, batch_sizes: list[int], repeats: int, **fewer: int) -> dict:
+    """fewer: of what is gathered, for a quick look."""
+    chosen = batch(name)
+    batch_sizes = batch_sizes or list(chosen.batch_sizes)
     with tempfile.TemporaryDirectory() as folder:
-        ours, sequences = asyncio.run(measure_ours(folder, base, count, shortest, longest, repeats))
+        ours = asyncio.run(prepared(folder, name, chosen, max(batch_sizes), **fewer))
         need_a_loss()
-        stock = {size: measure_stock(folder, base, sequences, size, repeats) for size in batch_sizes}
+        stock = {size: measure_stock(folder, chosen.base, ours, size, repeats) for size in batch_sizes}
+    first = ours.grad_norms[:2]  # the first step's, made with trees, and the second's, with padded rows
     for size, numbers in stock.items():
-        if abs(numbers["grad_norm"] / ours["grad_norm"] - 1) > 0.01:
-            raise SystemExit(f"gradient norms differ: ours {ours}, stock TRL {numbers} at batch size {size}")
-    tokens, longest_sequence = sum(len(s.ids) for s in sequences), max(len(s.ids) for s in sequences)
-    best = min(stock, key=lambda size: stock[size]["seconds"])
+        if any(abs(theirs / mine - 1) > 0.01 for theirs, mine in zip(numbers["grad_norms"], first, strict=True)):
+            raise SystemExit(f"gradient norms differ: ours {first}, stock TRL {numbers} at batch size {size}")
+    return compared(ours, {size: numbers["seconds"] for size, numbers in stock.items()}) | {"grad_norms": first}
+
+
+def compared(ours: Ours, stock: dict[int, float]) -> dict:
+    """stock: seconds of a step, by batch size."""
+    sequences, best = ours.sequences(), min(stock, key=lambda size: stock[size])
+    tokens, longest = sum(len(s.ids) for s in sequences), max(len(s.ids) for s in sequences)
+    tree, padded = (statistics.median(ours.seconds[as_tree][1:]) for as_tree in (True, False))
     return {
-        "ratio": stock[best]["seconds"] / ours["seconds"],
-        "ours_tokens_per_s": tokens / ours["seconds"],
-        "stock_tokens_per_s": tokens / stock[best]["seconds"],
+        "ratio": stock[best] / tree,
+        "ratio_to_padded": padded / tree,
+        "ours_tokens_per_s": tokens / tree,
+        "padded_tokens_per_s": tokens / padded,
+        "stock_tokens_per_s": tokens / stock[best],
         "stock_batch_size": best,
-        "stock_tokens_per_s_by_batch_size": {size: tokens / n["seconds"] for size, n in stock.items()},
+        "stock_tokens_per_s_by_batch_size": {size: tokens / seconds for size, seconds in stock.items()},
+        "sequences": len(sequences),
         "tokens": tokens,
+        "distinct_tokens": len(PrefixTree(sorted(s.ids for s in sequences))),
         "trained_tokens": sum(sum(s.trained) for s in sequences),
-        "padding_of_stock": 1 - tokens / (count * longest_sequence),
-        "grad_norm": {"ours": ours["grad_norm"], "stock": stock[best]["grad_norm"]},
+        "padding_of_stock": 1 - tokens / (len(sequences) * longest),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--base", default=str(BASE), help="folder or hub name of the base model")
-    parser.add_argument("--conversations", type=int, default=64, help=f"a multiple of {GROUP}")
-    parser.add_argument("--turns", type=int, nargs=2, default=[5, 60], help="of the shortest and of the longest")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", default=[8, 16, 64], help="stock TRL's, to choose from")
+    parser.add_argument("--batch", choices=NAMES, default="games")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="stock TRL's, to choose from; by default the batch's own")
     parser.add_argument("--repeats", type=int, default=3, help="steps measured, after one to warm up")
     a = parser.parse_args()
-    print_result("learner", lambda: measure(a.base, a.conversations, *a.turns, a.batch_sizes, a.repeats))
+    print_result(f"learner_{a.batch}", lambda: measure(a.batch, a.batch_sizes, a.repeats))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,9 @@ import pytest
 
 import art_nb as art
 
-ALLOWED = ["2048-agent-001", "email agent", "email-agent-14b", "tic_tac_toe", "Qwen2.5-0.5B", "_", "Übung", "模型 1", "a.b", "lr=1e-5", "com", "console"]
+ALLOWED = [
+    "2048-agent-001", "email agent", "email-agent-14b", "tic_tac_toe", "Qwen2.5-0.5B", "_", "Übung", "模型 1", "a.b", "lr=1e-5", "com", "console",
+]  # fmt: skip
 REFUSED = [
     "", ".", "..", "../../etc", "/etc", "a/b", "a\\b", "C:a", "a\0", "a\n", "a\tb", "\x1b[2J", " a", "a ", "a.", ".a", "-rf", "~", "a*", "a?",
     'a"', "a|b", "<a>", "a@1", "NUL", "con", "Aux.txt", "COM1", "lpt9.log", "com¹", "nul .a", "\ud800", "\u202ea", "a\u200b", "a" * 201, "ü" * 101,

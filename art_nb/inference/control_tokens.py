@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import jinja2
 
 from art_nb.inference.chat import RequestError
-from art_nb.inference.tracing import Traced, traced
+from art_nb.inference.tracing import Traced
 
 
 class ControlTokens:
@@ -56,7 +56,7 @@ class ControlTokens:
 
     def _written(self, text: str) -> Traced:
         """A string of a template."""
-        made = traced(text, b"\1" * len(text))
+        made = Traced(text, b"\1" * len(text))
         made.names_control = bool(self._any.search(text))
         return made
 

@@ -47,8 +47,12 @@ def _plain(message: Any, index: int) -> dict:
     return message if calls else {k: v for k, v in message.items() if k != "tool_calls"}
 
 
-def parsed(calls: list[dict]) -> list[dict]:
-    """Tool calls with their arguments as an object, as chat templates expect them; the API has them as a string."""
+def for_template(message: dict) -> dict:
+    """A copy whose tool calls have their arguments as an object, as templates expect them; the API has them as a string."""
+    return {**message, "tool_calls": _parsed(message["tool_calls"])} if message.get("tool_calls") else dict(message)
+
+
+def _parsed(calls: list[dict]) -> list[dict]:
     result = []
     for call in calls:
         function = dict(call.get("function", call))
@@ -60,13 +64,13 @@ def parsed(calls: list[dict]) -> list[dict]:
     return result
 
 
-def half_pair(messages: list[dict], tools: list[dict] | None) -> str:
-    """Says where a request holds half of a surrogate pair, which no tokenizer can read."""
-    for where, text in _strings({"messages": messages, "tools": tools}, ""):
+def half_pair(messages: list[dict], **others: Any) -> str:
+    """Says where a request holds half of a surrogate pair, which no tokenizer can read; others: its parts by name."""
+    for where, text in _strings({"messages": list(map(for_template, messages)), **others}, ""):
         for i, character in enumerate(text):
             if "\ud800" <= character <= "\udfff":
                 return f"{where} holds {character!a} at {i}, half of a surrogate pair: replace it, it is no text"
-    raise LookupError("no half pair")
+    return "messages hold half of a surrogate pair, which is no text"
 
 
 def _strings(value: Any, where: str) -> Iterator[tuple[str, str]]:

@@ -18,12 +18,12 @@ from typing import Any
 
 from art_nb.inference.chat import RequestError
 from art_nb.inference.control_tokens import control_tokens
-from art_nb.inference.messages import half_pair, plain
+from art_nb.inference.messages import plain
 from art_nb.inference.rendering import Rendering, check_template
 
 USER, SYSTEM = {"role": "user", "content": "a"}, {"role": "system", "content": "b"}
 ANSWER, TOOL = {"role": "assistant", "content": "c"}, {"role": "tool", "tool_call_id": "d", "content": "e"}
-CALL = {
+CALL: dict[str, Any] = {
     "role": "assistant",
     "content": "",
     "tool_calls": [{"id": "d", "type": "function", "function": {"name": "f", "arguments": '{"g": 1}'}}],
@@ -73,7 +73,7 @@ class Template(Rendering):
         try:
             return self._in_pieces(messages)
         except UnicodeEncodeError as error:
-            raise RequestError(half_pair(messages, self._tools)) from error
+            raise self.refused(messages) from error
 
     def answered(self, prompt: str, messages: list[dict], answer: dict) -> str:
         """The text of a conversation whose prompt has been answered."""

@@ -3,6 +3,9 @@
 What comes out is what `apply_chat_template` gives, token for token, as long as no message spells out a control token.
 One that does stays text. The template sees the texts as they are, so one that looks for thoughts in what the assistant
 said finds them; what others said holds no control token for it to find.
+
+Only tokens can be kept apart. Where a template marks messages by words that are no tokens (Vicuna's `USER:`, Zephyr's
+`<|user|>`), a text that says the same is the same.
 """
 
 from __future__ import annotations
@@ -14,14 +17,14 @@ import jinja2
 
 from art_nb.inference.chat import RequestError
 from art_nb.inference.control_tokens import control_tokens
-from art_nb.inference.messages import ROLES, half_pair, parsed
-from art_nb.inference.tracing import compiled, traced
+from art_nb.inference.messages import ROLES, for_template, half_pair
+from art_nb.inference.tracing import Traced, compiled
 
-USER = {"role": "user", "content": "a"}
+USER: dict[str, Any] = {"role": "user", "content": "a"}
 FUNCTION = {"name": "f", "description": "b", "parameters": {"type": "object", "properties": {"c": {"type": "string"}}}}
 CALL = {"id": "call_1234", "type": "function", "function": {"name": "f", "arguments": '{"c": "d"}'}}
-CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
-RESULT = {"role": "tool", "tool_call_id": "call_1234", "name": "f", "content": "e"}
+CALLING: dict[str, Any] = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "call_1234", "name": "f", "content": "e"}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 CONVERSATIONS: tuple[list[dict], ...] = (
     [{"role": "system", "content": "g"}, USER],
@@ -53,7 +56,11 @@ class Rendering:
         try:
             return self.rendered(messages, opening)
         except UnicodeEncodeError as error:
-            raise RequestError(half_pair(list(map(_given, messages)), self._tools)) from error
+            raise self.refused(messages) from error
+
+    def refused(self, messages: list[dict]) -> RequestError:
+        """Names the half of a surrogate pair that they hold."""
+        return RequestError(half_pair(messages, tools=self._tools, chat_template_kwargs=self._arguments))
 
     def rendered(self, messages: list[dict], opening: bool = True) -> str:
         """The same. Raises also: UnicodeEncodeError where they hold half of a surrogate pair."""
@@ -76,9 +83,9 @@ class Rendering:
 
     def _seen_by_template(self, message: dict) -> dict:
         """Roles are names that stand in templates. What others than the assistant say is `Traced`, for none of it is."""
-        message = _given(message)
+        message = for_template(message)
         if message["role"] != "assistant":
-            message["content"] = traced(message["content"], bytes(len(message["content"])))
+            message["content"] = Traced(message["content"])
         if message["role"] in ROLES:
             message["role"] = self.control.written(message["role"])
         return message
@@ -86,7 +93,8 @@ class Rendering:
     def _hear(self, role: str) -> None:
         """Raises: RequestError if the template leaves out, without a word, what this role says."""
         self._heard.add(role)
-        before, said = ([USER, CALLING], RESULT) if role == "tool" else ([], {"role": role})
+        before: list[dict[str, Any]] = [USER, CALLING] if role == "tool" else []
+        said = RESULT if role == "tool" else {"role": role}
         try:
             text = self.rendered([*before, {**said, "content": "heard?"}, USER])
         except RequestError:
@@ -94,10 +102,6 @@ class Rendering:
         if "heard?" not in text:
             self._heard.remove(role)
             raise RequestError(f"messages: this model's chat template leaves out what the role {role!r} says: use another")
-
-
-def _given(message: dict) -> dict:
-    return {**message, "tool_calls": parsed(message["tool_calls"])} if message.get("tool_calls") else dict(message)
 
 
 def check_template(tokenizer) -> None:
@@ -111,7 +115,7 @@ def check_template(tokenizer) -> None:
             ids = rendering.control.ids(rendering.whole(messages))
         except RequestError:
             continue  # this template refuses such a conversation
-        given = list(map(_given, messages))
+        given = list(map(for_template, messages))
         if ids != tokenizer.apply_chat_template(given, tools=tools, add_generation_prompt=True, return_dict=False):
             raise RequestError(
                 "messages: this model's chat template makes control tokens in a way that can't be followed, so they can't "

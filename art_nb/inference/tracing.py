@@ -27,6 +27,11 @@ class Traced(str):
     mask: bytes
     names_control = False
 
+    def __new__(cls, text: str, mask: bytes | None = None) -> Traced:
+        made = super().__new__(cls, text)
+        made.mask = bytes(len(made)) if mask is None else mask
+        return made
+
     def __str__(self) -> str:
         return self
 
@@ -38,7 +43,7 @@ class Traced(str):
 
     def __getitem__(self, index: Any) -> str:
         part = str.__getitem__(self, index)
-        return traced(part, self.mask[index]) if isinstance(index, slice) else part
+        return Traced(part, self.mask[index]) if isinstance(index, slice) else part
 
     def lstrip(self, characters: str | None = None) -> str:
         return self[len(self) - len(str.lstrip(self, characters)) :]
@@ -67,17 +72,10 @@ class Traced(str):
 STRINGS = {str, Traced}
 
 
-def traced(text: str, mask: bytes) -> Traced:
-    """The text with the mask of its template's characters."""
-    made = Traced(text)
-    made.mask = mask
-    return made
-
-
 def joined(parts: Iterable[str]) -> Traced:
     """One string of many, traced or not."""
     parts = list(parts)
-    return traced("".join(parts), b"".join([p.mask if type(p) is Traced else bytes(len(p)) for p in parts]))
+    return Traced("".join(parts), b"".join([p.mask if type(p) is Traced else bytes(len(p)) for p in parts]))
 
 
 def added(*parts: Any) -> Any:
