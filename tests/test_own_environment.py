@@ -8,7 +8,7 @@ import pytest
 from test_benchmarks import BASE
 from test_benchmarks_email import Scripted
 
-from benchmarks import rollout
+from benchmarks import gathering
 
 NOTEBOOK = Path(__file__).parent.parent / "notebooks" / "own_environment.ipynb"
 
@@ -69,8 +69,8 @@ def test_its_rollout_writes_down_the_walk(own):
 def test_stock_trl_walks(own, tmp_path):
     """The nano model in TRL's own loop: each walk reads its board, and is paid what the walk is worth."""
     columns = [{"seed": seed} for seed in own["scenarios"]("train", 2)]
-    stock = rollout.stock_generation(str(tmp_path), BASE, columns, 2, own["WalkEnvironment"], turns=4, max_tokens=16)
-    tokenizer = rollout.stock_policy(BASE, seed=0).tokenizer
+    stock = gathering.stock_generation(str(tmp_path), BASE, columns, 2, own["WalkEnvironment"], turns=4, max_tokens=16)
+    tokenizer = gathering.stock_policy(BASE, seed=0).tokenizer
     for column, prompt in zip([c for c in columns for _ in range(2)], stock["prompts"], strict=True):
         assert own["Walk"](column["seed"]).render() in tokenizer.decode(prompt)
     for environment, messages in zip(stock["environments"], stock["messages"], strict=True):
