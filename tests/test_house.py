@@ -212,12 +212,6 @@ def test_readme_ci_and_makefile_speak_of_the_same_commands():
         assert f"\n{target}: setup" in makefile and f"make {target}" in readme
 
 
-def test_importing_the_package_is_light():
-    """Under 0.5 s, the best of three; test_import_time.py says which modules must not come along."""
-    code = "import time; start = time.perf_counter(); import art_nb; print(time.perf_counter() - start)"
-    assert min(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(3)) < 0.5
-
-
 def imports_of(path: Path) -> set[str]:
     """The dotted names of everything that a file imports, at any depth; from a module also the names themselves."""
     package = path.relative_to(ROOT).with_suffix("").parts[:-1]
