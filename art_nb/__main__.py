@@ -1,4 +1,4 @@
-"""The commands `python -m art_nb lab | demo | test | doctor | smollm2 | setup-cell`. The Makefile's targets call them."""
+"""The course's commands: `python -m art_nb lab | demo | test | doctor | setup-cell`. The Makefile's targets call them."""
 
 from __future__ import annotations
 
@@ -55,14 +55,6 @@ def doctor() -> int:
     return 0 if can_run(doctor()) else 1
 
 
-def real_model() -> int:
-    """fetch a real language model, SmolLM2-135M-Instruct (once), and print its folder"""
-    from art_nb.real_model import smollm2
-
-    print(smollm2())
-    return 0
-
-
 def setup_cell() -> int:
     """write the first code cell of every notebook anew"""
     from art_nb.course.setup_cell import write_setup_cells
@@ -77,7 +69,6 @@ COMMANDS = {
     "demo": demo,
     "test": test,
     "doctor": doctor,
-    "smollm2": real_model,
     "setup-cell": setup_cell,
 }
 

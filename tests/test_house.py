@@ -24,7 +24,7 @@ TORCH = "torch==2.13.0"
 # checking as well. A room is a folder, or a module on the ground floor.
 ROOMS = [
     "__main__", "course", "widgets", "tasks", "rewards", "local", "backend", "model", "gather", "utils", "training",
-    "inference", "real_model", "storage", "trajectories", "rollouts", "dev", "types",
+    "inference", "storage", "trajectories", "rollouts", "dev", "types",
 ]  # fmt: skip
 
 
