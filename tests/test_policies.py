@@ -1,9 +1,11 @@
 """Several policies at one client: each as if it were alone, the base in memory once, and what is trained on of them."""
 
 import asyncio
+import importlib.util
 import json
 import math
 import shutil
+from contextlib import nullcontext
 from functools import lru_cache
 
 import openai
@@ -13,17 +15,20 @@ from openai.types.chat.chat_completion import Choice
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from test_backend import adapter, gather, registered, run
-from tiny_models import make_checkpoint, make_tokenizer
+from tiny_models import FAMILIES, make_checkpoint, make_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import art_nb as art
 from art_nb.inference.policies import AdaptedModel
+from art_nb.inference.sampler import Sampler
 from art_nb.training import merge, versions
 from art_nb.training import policy as policy_module
 from art_nb.training.learner import Learner
 from art_nb.training.policy import Policy, load_policy
 from art_nb.training.sequences import build_sequences
 from art_nb.types import TrainConfig
+
+needs_unsloth = pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not installed")
 
 
 @pytest.fixture(scope="module")
@@ -332,6 +337,33 @@ def test_tokens_of_one_forward_have_the_adapters_that_they_were_given(base):
         torch.testing.assert_close(found[:, at : at + count], expected, atol=1e-5, rtol=1e-5)
         at += count
     assert not torch.allclose(found, plain, atol=0.1)
+
+
+@pytest.mark.parametrize("engine", ["transformers", pytest.param("unsloth", marks=needs_unsloth)])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_adapters_ride_on_every_family(tmp_path, monkeypatch, family, engine):
+    """Two policies in the same forwards, against the model in training with its adapter on and off."""
+    monkeypatch.setattr(policy_module, "SMALL", 0)
+    policy = load_policy(make_checkpoint(tmp_path, family), engine=engine, peft_args={"r": 4, "lora_alpha": 8})
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=generator)
+    asked = [policy.named("m@1", 1, adapter_tensors(policy)), policy.named("base", 0, None)]
+    sampler = Sampler(policy.base, policy.tokenizer, slots=8)
+
+    async def main():
+        jobs = [sampler.create(messages=[user(f"say {i}")], policy=p, max_tokens=9) for i in range(3) for p in asked]
+        return [answer.choices[0] for answer in await asyncio.gather(*jobs)]
+
+    for choice in asyncio.run(main()):
+        off = nullcontext() if choice.policy == "m@1" else policy.model.disable_adapter()
+        ids = torch.tensor([choice.prompt_token_ids + choice.token_ids])
+        with torch.no_grad(), off:
+            logprobs = policy.model.eval()(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
+        at = len(choice.prompt_token_ids)
+        expected = logprobs[at - 1 : -1].gather(1, ids[0, at:, None])[:, 0].tolist()
+        assert choice.token_logprobs == pytest.approx(expected, abs=1e-4)
 
 
 # Self-play, interrupted

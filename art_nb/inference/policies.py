@@ -51,7 +51,7 @@ class AdaptedModel:
             self._routes = []
 
     def _add(self, name: str, layer: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        x, out = inputs[0][0], output[0]
+        x, out = inputs[0].flatten(0, -2), output.view(-1, output.shape[-1])  # one row for each token
         for tokens, adapter in self._routes:
             down, up = adapter[name]
             if tokens is None:
