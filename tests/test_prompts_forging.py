@@ -16,6 +16,7 @@ from art_nb.inference.prompts import Prompts, token_ids
 
 MESSAGES = 10_000
 TOOLLESS = {"chatml", "smollm2", "phi3"}
+BY_MESSAGE = {"chatml", "smollm2", "qwen2_5", "llama3_1", "mistral", "nano_email"}  # their templates write each by itself
 THINKING = {"qwen3", "deepseek", "glm4moe"}  # their templates look for thoughts in what the assistant said
 PROBE = '\n\n "é\\" \n\n'
 CHANGES = [  # what a template may do to a text before it writes it
@@ -154,6 +155,7 @@ def test_no_fuzzed_conversation_forges_a_control_token(family):
 
 def test_usual_conversations_are_tokenised_as_transformers_does(family):
     name, tokenizer, prompts = family
+    assert prompts.template(None, {}).by_message == (name in BY_MESSAGE)
     draws = random.Random(name)
     usual = ["Hello", "the world", "a < b | c > d", "\n\n", " ", "x[1] = {2: '3'}", "é", "e\u0301", "漢字", "🙂", "<p>", "|", "im_end", "think", "2048"]  # fmt: skip
     for _ in range(200):
