@@ -1,0 +1,211 @@
+"""RemoteBackend: the same rollouts and the same weights as in process, and what a broken connection leaves."""
+
+import asyncio
+
+import httpx
+import openai
+import pytest
+from serving import TOKEN, Server
+from test_backend import gather
+
+import art_nb as art
+from art_nb.backend import LocalBackend
+from art_nb.remote import RemoteBackend
+
+CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
+
+
+def remote(server, path, **options):
+    return RemoteBackend(server.url, TOKEN, path=path, **options)
+
+
+async def registered(backend, base, name="m"):
+    model = art.TrainableModel(name=name, project="p", base_model=str(base), _internal_config=CONFIG)
+    await model.register(backend)
+    return model
+
+
+async def loop(model, steps):
+    """The training loop of a notebook; what every rollout said, token by token."""
+    said = []
+    for step in range(await model.get_step(), steps):
+        groups = await gather(model, step, groups=3, size=4)
+        said.append([[(c.prompt_token_ids, c.token_ids, c.token_logprobs) for c in t.choices()] for g in groups for t in g])
+        await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+    await gather(model, 99)  # what is only looked at changes nothing
+    return said
+
+
+WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_per_s", "train_tokens_per_s"}
+
+
+def without_clock(row):
+    return {k: v for k, v in row.items() if k not in WHAT_A_CLOCK_SAYS and not k.startswith(("time/", "throughput/"))}
+
+
+def test_a_loop_against_a_server_gives_what_it_gives_in_process(server, tiny_base, tmp_path):
+    async def run(backend, name):
+        async with backend:
+            model = await registered(backend, tiny_base)
+            said = await loop(model, 3)
+            rows = [without_clock(row) for row in model.history().to_dict("records")]
+            if isinstance(backend, RemoteBackend):
+                await backend.download_checkpoint(model)
+            return said, rows, model.records()
+
+    said, rows, records = asyncio.run(run(LocalBackend(path=tmp_path / "here", engine="transformers"), "here"))
+    said_there, rows_there, records_there = asyncio.run(run(remote(server, tmp_path / "there"), "there"))
+    assert said_there == said
+    assert rows_there == rows and len(rows) == 3
+    assert records_there == records
+    here, there = (tmp_path / path / "p/models/m/checkpoints/0003" for path in ("here", "there"))
+    for name in ("adapter_model.safetensors", "optimizer.safetensors"):
+        assert (here / name).read_bytes() == (there / name).read_bytes()
+    assert not list((tmp_path / "there").rglob("outbox/*"))
+
+
+async def loop_of_one_step(backend, base, name):
+    model = await registered(backend, base, name)
+    groups = await gather(model, 0, groups=2, size=3)
+    return model, groups
+
+
+def test_replies_that_are_lost_are_asked_for_again_and_the_step_is_taken_once(server, tiny_base, tmp_path, monkeypatch):
+    """Every third answer of the server is lost on its way."""
+    send, sent = httpx.AsyncHTTPTransport.handle_async_request, []
+
+    async def lossy(self, request):
+        sent.append(request.url.path)
+        response = await send(self, request)
+        if len(sent) % 3 == 0:
+            await response.aread()
+            raise httpx.ReadError("lost")
+        return response
+
+    async def run(name):
+        async with remote(server, tmp_path / name) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, name)
+            result = await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            assert result.step == 1 == await model.get_step() and len(model.history()) == 1
+            return [[c.token_ids for c in t.choices()] for g in groups for t in g]
+
+    whole = asyncio.run(run("whole"))
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", lossy)
+    assert asyncio.run(run("lossy")) == whole
+    assert [path.endswith("/train") for path in sent].count(True) > 1
+
+
+def test_a_server_that_is_killed_while_it_trains_and_comes_back(tiny_base, tmp_path):
+    server, begun = Server(tmp_path / "served", tiny=str(tiny_base)).start(), asyncio.Event()
+
+    async def restarted():
+        await begun.wait()
+        server.kill()
+        await asyncio.to_thread(server.start)
+
+    async def main():
+        async with remote(server, tmp_path / "here", progress=lambda text: begun.set()) as backend:
+            model = await registered(backend, tiny_base)
+            groups = await gather(model, 0, groups=2, size=3)
+            begun.clear()
+            restart = asyncio.create_task(restarted())
+            first = await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            await restart
+            groups = await gather(model, 1, groups=2, size=3)
+            assert {c.policy for g in groups for t in g for c in t.choices()} == {"m@1"}
+            assert first.step == await model.get_step() == 1
+            assert list(model.history().step) == [1] and len(model.records("train", 1)) == 6
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.kill()
+
+
+def test_a_server_out_of_reach_is_named_and_what_was_gathered_is_sent_later(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path, patience=0.3) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "late")
+            there, backend.connection.url = backend.connection.url, "http://127.0.0.1:9"
+            await backend.connection.close()
+            backend._get_step = lambda model: asyncio.sleep(0, 0)
+            with pytest.raises(ConnectionError, match="127.0.0.1:9 did not answer for 0.3 seconds"):
+                await model.train(groups)
+            with pytest.raises(ConnectionError, match="Nothing is lost"):
+                await gather(model, 1)
+            backend.connection.url = there
+            await backend.connection.close()
+            del backend._get_step
+            assert len(list(tmp_path.rglob("outbox/*.json"))) == 1
+            result = await backend.send_again(model)
+            assert result.step == 1 == await model.get_step() and await backend.send_again(model) is None
+            assert len(model.records("train", 1)) == 6
+
+    asyncio.run(main())
+
+
+def test_what_is_refused_is_said_as_in_process(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "refused")
+            groups[1].trajectories[2].reward = float("nan")
+            with pytest.raises(ValueError, match="group 1, trajectory 2: reward is nan"):
+                await model.train(groups)
+            assert not list(tmp_path.rglob("outbox/*.json"))
+            with pytest.raises(ValueError, match="model 'other' is not here"):
+                await model.openai_client().chat.completions.create(model="other", messages=[{"role": "user", "content": "a"}])
+            with pytest.raises(openai.BadRequestError, match="temperature is -1"):
+                await model.openai_client().chat.completions.create(
+                    model="refused", messages=[{"role": "user", "content": "a"}], temperature=-1
+                )
+            with pytest.raises(ValueError, match="'huge' is not here"):
+                await art.TrainableModel(name="n", project="p", base_model="huge").register(backend)
+        with pytest.raises(PermissionError, match="api_key"):
+            await registered(RemoteBackend(server.url, "wrong", path=tmp_path), tiny_base)
+
+    asyncio.run(main())
+    with pytest.raises(ValueError, match="api_key"):
+        RemoteBackend(server.url, "")
+    with pytest.raises(ValueError, match="url is"):
+        RemoteBackend("localhost:8000", "key")
+
+
+def test_checkpoints_are_forked_and_deleted(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "parent")
+            await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            child = await registered(backend, tiny_base, "child")
+            await backend._experimental_fork_checkpoint(child, "parent")
+            assert await child.get_step() == 1 and child.get_inference_name() == "child@1"
+            names = [each.id async for each in model.openai_client().models.list()]
+            assert {"parent", "parent@0", "parent@1", "child@1", "tiny"} <= set(names)
+            asked = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "seed": 3}
+            said = [await m.openai_client().chat.completions.create(model=m.get_inference_name(), **asked) for m in (model, child)]
+            assert [s.choices[0].policy for s in said] == ["parent@1", "child@1"]
+            assert said[0].choices[0].token_ids == said[1].choices[0].token_ids
+            with pytest.warns(UserWarning, match="never logged"):
+                await model.delete_checkpoints()
+            folders = [await backend.download_checkpoint(m) for m in (model, child)]
+            assert (folders[0] / "adapter_model.safetensors").read_bytes() == (folders[1] / "adapter_model.safetensors").read_bytes()
+            with pytest.raises(ValueError, match="steps .1. only"):
+                await backend.download_checkpoint(model, 0)
+
+    asyncio.run(main())
+
+
+def test_what_is_cancelled_is_not_sampled_and_nothing_waits_for_it(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model = await registered(backend, tiny_base, "cancelled")
+            asked = {"model": "cancelled", "messages": [{"role": "user", "content": "a"}], "max_tokens": 480, "n": 8}
+            before = (await backend.connection.ask("GET", "/status"))["sampling"]["tokens"]
+            asking = asyncio.create_task(model.openai_client().chat.completions.create(**asked))
+            while not (await backend.connection.ask("GET", "/status"))["sampling"]["active"]:
+                assert not asking.done()
+            asking.cancel()
+            await asyncio.wait_for(asyncio.wait([backend._line(model)._driver]), 15)
+            sampling = (await backend.connection.ask("GET", "/status"))["sampling"]
+            assert sampling["active"] == 0 and sampling["tokens"] - before < 8 * 480
+
+    asyncio.run(main())
