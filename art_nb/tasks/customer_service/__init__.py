@@ -1,0 +1,14 @@
+"""Customer service for a shop and an airline: a database, tools that write to it, a policy, and a customer to be asked."""
+
+from art_nb.tasks.customer_service.conversation import Conversation
+from art_nb.tasks.customer_service.course import course_tasks, course_world
+from art_nb.tasks.customer_service.customer import STOP, LLMCustomer, RuleCustomer
+from art_nb.tasks.customer_service.measure import pass_hat_k
+from art_nb.tasks.customer_service.policy import POLICIES
+from art_nb.tasks.customer_service.tasks import Action, Task, load_tasks
+from art_nb.tasks.customer_service.world import World
+
+__all__ = [
+    "POLICIES", "STOP", "Action", "Conversation", "LLMCustomer", "RuleCustomer", "Task", "World", "course_tasks",
+    "course_world", "load_tasks", "pass_hat_k",
+]  # fmt: skip
