@@ -5,6 +5,18 @@ Importing it loads nothing heavy: each public name is fetched from its module wh
 
 import importlib
 import pkgutil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # for editors and type checkers, which do not follow `__getattr__`
+    from .backend import LocalBackend
+    from .gather import gather_trajectories, gather_trajectory_groups, trajectory_group_batches
+    from .model import Backend, Model, TrainableModel
+    from .remote import RemoteBackend
+    from .rollouts.retrying import retry
+    from .trajectories import Trajectory, TrajectoryGroup
+    from .trajectories.recording import auto_trajectory, capture_auto_trajectory
+    from .trajectories.yielding import capture_yielded_trajectory, yield_trajectory
+    from .types import LocalTrainResult, Messages, MessagesAndChoices, Tools, TrainConfig, TrainResult, TrainSFTConfig
 
 # public name -> the module that defines it
 _HOME = {
@@ -12,6 +24,7 @@ _HOME = {
     "Model": "model",
     "TrainableModel": "model",
     "LocalBackend": "backend",
+    "RemoteBackend": "remote",
     "Trajectory": "trajectories",
     "TrajectoryGroup": "trajectories",
     "auto_trajectory": "trajectories.recording",
@@ -23,6 +36,7 @@ _HOME = {
     "trajectory_group_batches": "gather",
     "retry": "rollouts.retrying",
     "TrainConfig": "types",
+    "TrainSFTConfig": "types",
     "TrainResult": "types",
     "LocalTrainResult": "types",
     "Messages": "types",
@@ -32,7 +46,12 @@ _HOME = {
 # `art.utils`, `art.rewards`, ... work without importing them first, as they do in ART
 _SUBMODULES = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")}
 
-__all__ = list(_HOME)
+__all__ = [
+    "Backend", "Model", "TrainableModel", "LocalBackend", "RemoteBackend", "Trajectory", "TrajectoryGroup",
+    "auto_trajectory", "capture_auto_trajectory", "yield_trajectory", "capture_yielded_trajectory", "gather_trajectories",
+    "gather_trajectory_groups", "trajectory_group_batches", "retry", "TrainConfig", "TrainSFTConfig", "TrainResult",
+    "LocalTrainResult", "Messages", "MessagesAndChoices", "Tools",
+]  # fmt: skip
 
 
 def __getattr__(name: str):

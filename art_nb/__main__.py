@@ -1,4 +1,4 @@
-"""The course's commands: `python -m art_nb lab | demo | test | doctor | setup-cell`. The Makefile's targets call them."""
+"""The course's commands: `python -m art_nb COMMAND`, or `art-nb COMMAND`. The Makefile's targets call them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ ROOT = Path(__file__).resolve().parents[1]
 CHECKS = (
     ["ruff", "check", "."],
     ["mypy", "art_nb"],
-    # Two processes of one thread each (conftest.py): small models gain little from a second thread. The longest come first.
-    ["pytest", "--nbmake", "-n", "2", "--dist", "worksteal", "notebooks", "tests"],
+    # Two processes of one thread each (conftest.py): small models gain little from a second thread. Files are handed out
+    # one by one, in this order: the notebooks, which take longest, come first.
+    ["pytest", "--nbmake", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder", "notebooks", "tests"],
 )
 
 
@@ -55,6 +56,14 @@ def doctor() -> int:
     return 0 if can_run(doctor()) else 1
 
 
+def real_model() -> int:
+    """fetch a real language model, SmolLM2-135M-Instruct (once), and print its folder"""
+    from art_nb.real_model import smollm2
+
+    print(smollm2())
+    return 0
+
+
 def setup_cell() -> int:
     """write the first code cell of every notebook anew"""
     from art_nb.course.setup_cell import write_setup_cells
@@ -64,11 +73,41 @@ def setup_cell() -> int:
     return 0
 
 
+def serve(*options: str) -> int:
+    """serve models to other processes and machines (extra `server`); `serve --help` lists its options"""
+    if not _server_is_installed():
+        return 1
+    from art_nb.server.app import serve
+
+    return serve(options)
+
+
+def worker(*options: str) -> int:
+    """play episodes for a server (extra `server`); `worker --help` lists its options"""
+    if not _server_is_installed():
+        return 1
+    from art_nb.server.worker import work
+
+    return work(options)
+
+
+def _server_is_installed() -> bool:
+    if importlib.util.find_spec("fastapi") and importlib.util.find_spec("pydantic_settings"):
+        return True
+    from art_nb.course.doctor import SETUP
+
+    print(f"This needs more than the course does: run `{SETUP} server` first.", file=sys.stderr)
+    return False
+
+
 COMMANDS = {
     "lab": lab,
     "demo": demo,
     "test": test,
+    "serve": serve,
+    "worker": worker,
     "doctor": doctor,
+    "smollm2": real_model,
     "setup-cell": setup_cell,
 }
 
@@ -79,8 +118,8 @@ def main(arguments: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     match arguments:
-        case ["lab", *options]:
-            return lab(*options)
+        case ["lab" | "serve" | "worker" as name, *options]:
+            return COMMANDS[name](*options)
         case [name] if name in COMMANDS:
             return COMMANDS[name]()
     asked = arguments in (["--help"], ["-h"])
@@ -90,5 +129,10 @@ def main(arguments: list[str]) -> int:
     return 0 if asked else 2
 
 
-if __name__ == "__main__":
+def run() -> None:
+    """The console script `art-nb`."""
     sys.exit(main(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    run()

@@ -10,11 +10,12 @@ Random states are not kept: whatever is drawn while sampling and training follow
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,11 +28,14 @@ from art_nb.inference.client import InProcessClient
 from art_nb.model import Model
 from art_nb.rollouts.gathering import Gathering, outermost
 from art_nb.storage import checkpoints, logbook
-from art_nb.trajectories import TrajectoryGroup
-from art_nb.types import LocalTrainResult, TrainConfig
+from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 
 if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
     from art_nb.inference.sampler import Sampler
+    from art_nb.inference.streaming import Chunks
     from art_nb.model import TrainableModel
     from art_nb.training.learner import Learner
     from art_nb.training.policy import Policy
@@ -43,7 +47,10 @@ class Running:
     """One registered model: the policy in training, what trains it, its versions so far, and what samples from them.
 
     options: the GRPOConfig fields that `learner` was made with; trainer_args: those of the model itself.
+    split: "train" or "sft", where the last step was logged. The optimizer remembers gradients of that kind only: those of
+        a reward and those of demonstrations differ in scale.
     stale: an update was broken off; the weights must be read back before they are used.
+    loop: where it was registered; code that does not await is answered there.
     sampled: the sampler's tokens and seconds when the last step ended.
     gatherings: those that have asked.
     """
@@ -55,6 +62,8 @@ class Running:
     folder: Path
     trainer_args: dict[str, Any]
     options: dict[str, Any]
+    split: str = "train"
+    loop: asyncio.AbstractEventLoop | None = None
     stale: bool = True
     sampled: tuple[int, float] = (0, 0.0)
     gatherings: WeakSet[Gathering] = field(default_factory=WeakSet)
@@ -70,9 +79,11 @@ class LocalBackend:
     Args:
         in_process: kept for ART; this backend is always in process.
         path: folder of everything that is written.
+        gpu_cost_per_hour_usd: what this machine costs; each step then says in costs/gpu what it cost. None: nothing is said.
         engine: "auto" (Unsloth where it imports), "unsloth" or "transformers".
         seed: of the adapter's random start and of all sampling.
         slots: conversations decoded at once; more wait their turn.
+        base_models: names that models may give as their `base_model`, and the folder of each; any other is taken as it is.
         progress: called with a short text whenever something long takes a step, to show what is waited for.
 
     Raises: ValueError when `path` cannot be a folder.
@@ -83,15 +94,18 @@ class LocalBackend:
         *,
         in_process: bool = False,
         path: str | os.PathLike | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
         engine: str = "auto",
         seed: int = 0,
         slots: int = 128,
+        base_models: Mapping[str, str] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
         self.path = Path(path or ".art")
         if files := [each for each in (self.path, *self.path.parents) if each.is_file()]:
             raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or not")
-        self.engine, self.seed, self.slots = engine, seed, slots
+        self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
+        self.engine, self.seed, self.slots, self.base_models = engine, seed, slots, dict(base_models or {})
         self.progress = progress or (lambda text: None)
         self._running: dict[Path, Running] = {}
 
@@ -100,6 +114,10 @@ class LocalBackend:
         folder = self.output_dir(model)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         checkpoints.sweep(folder / "checkpoints")
+
+    def automatic_gpu_cost_per_hour_usd(self, model: Model[Any, Any]) -> float | None:
+        """What was given for it."""
+        return self.gpu_cost_per_hour_usd
 
     def output_dir(self, model: Model[Any, Any]) -> Path:
         """Where the model's files lie."""
@@ -122,16 +140,23 @@ class LocalBackend:
         folder = self.output_dir(model)
         if folder not in self._running:
             self._running[folder] = self._load(model, folder)
+        self._running[folder].loop = asyncio.get_running_loop()
         return None, None
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
         """An OpenAI client that asks the model in this process, as it is now or was at any kept step, or its base model."""
-        self._of(model)
-        return InProcessClient(partial(self._answer, model), lambda: self._of(model).versions.names())
+        loop = self._of(model).loop
+        return InProcessClient(partial(self.answer, model), lambda: self._of(model).versions.names(), loop)
 
-    async def _answer(
+    async def answer(
         self, to: TrainableModel, *, messages: Iterable[dict], model: str | None = None, **parameters: Any
-    ) -> Any:
+    ) -> ChatCompletion | Chunks:
+        """Answer a request of OpenAI's chat completions: whole, or with `stream=True` in chunks (`inference.streaming`).
+
+        to: whose client was asked; model: which of its policies, by name.
+
+        Raises: RequestError, which says what to change.
+        """
         running = self._of(to)
         policy = running.versions.asked(model)
         self._begin_gathering(running)
@@ -151,11 +176,13 @@ class LocalBackend:
         *,
         config: TrainConfig | None = None,
         _log: bool = False,
+        _key: str | None = None,
         **art_options: Any,
     ) -> LocalTrainResult:
         """One training step on the groups, and a checkpoint.
 
         art_options: learning_rate=..., kl_penalty_coef=... and other options of ART's `backend.train`.
+        _key: of the request that asks for the step; kept with the checkpoint, see `last_request`.
 
         Raises:
             ValueError: the groups can't be trained on; it names the trajectory.
@@ -169,32 +196,82 @@ class LocalBackend:
         started = time.perf_counter()
         sequences, counts = build_sequences(groups, running.policy.tokenizer, config, running.versions.at(running.step))
         row = logbook.summary(groups) | counts | self._rollout_metrics(running)
-        step = running.step + 1
         running.stale = True  # until everything is saved
+        self._use_options(running, config)
         if sequences:
-            self._use_options(running, config)
             row |= running.learner.learn(
-                sequences, config, lambda text: self.progress(f"training: {text}"), seed=self._seed_of(step)
+                sequences, config, lambda text: self.progress(f"training: {text}"), seed=self._seed_of(running.step + 1)
             )
         else:
             self.progress("nothing to learn: in every group all rewards are equal")
-        row["train_s"] = time.perf_counter() - started
-        where = self._keep(running, step, groups, row, _log)
-        self._refresh(running, step)
-        return LocalTrainResult(step, {k: v for k, v in row.items() if isinstance(v, int | float)}, str(where))
+        row = await self._timed(model, row, started, groups, _log)
+        return self._keep(running, row, _log, groups, _key)
 
-    def _keep(self, running: Running, step: int, groups: list[TrajectoryGroup], row: dict, log: bool) -> Path:
+    async def train_sft(
+        self,
+        model: TrainableModel,
+        trajectories: Iterable[Trajectory],
+        *,
+        config: TrainSFTConfig | None = None,
+        _log: bool = False,
+    ) -> LocalTrainResult:
+        """One training step on demonstrations, of an optimizer step for each batch of them, and a checkpoint.
+
+        Raises: as `train`.
+        """
+        from art_nb.training.demonstrations import demonstrated
+        from art_nb.training.state import remember
+        from art_nb.training.supervised import SupervisedLearner
+
+        config, running = config or TrainSFTConfig(), self._of(model)
+        started = time.perf_counter()
+        context = running.policy.base.config.max_position_embeddings
+        sequences = demonstrated(trajectories, running.policy.tokenizer, context)
+        running.stale = True  # until everything is saved
+        learner = SupervisedLearner(running.policy, sft=config.sft, output_dir=str(running.folder))
+        remember(learner.optimizer, self._remembered(running, "sft"))
+        row = learner.learn(
+            sequences, config, lambda text: self.progress(f"training: {text}"), seed=self._seed_of(running.step + 1)
+        )
+        remember(running.learner.optimizer, learner.optimizer.state_dict()["state"])
+        row = await self._timed(model, row | {"trajectories": len(sequences)}, started, [], _log)
+        return self._keep(running, row, _log)
+
+    async def _timed(
+        self, model: TrainableModel, row: dict[str, Any], started: float, groups: list[TrajectoryGroup], log: bool
+    ) -> dict[str, Any]:
+        """The row of a step that began at `started`; with the sums of a run if it is logged."""
+        row["train_s"] = row["time/step_trainer_s"] = time.perf_counter() - started
+        row["data/step_trainer_tokens"] = row.get("tokens_trained", 0)
+        return await model._with_totals("train", row, groups) if log else row
+
+    def last_request(self, model: TrainableModel) -> tuple[str | None, LocalTrainResult]:
+        """The key of the request that the latest step was taken for, and what it left: no request need be served twice."""
+        running = self._of(model)
+        folder = checkpoints.step_folder(running.folder / "checkpoints", running.step)
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return state.get("request"), _result(running.step, state["row"] or {}, folder)
+
+    def _keep(
+        self,
+        running: Running,
+        row: dict,
+        log: bool,
+        groups: list[TrajectoryGroup] | None = None,
+        key: str | None = None,
+    ) -> LocalTrainResult:
         """Write trajectories, checkpoint, metrics. A kill in between: the step is done, or done again."""
         self.progress("saving the checkpoint")
-        started = time.perf_counter()
-        if log:
-            logbook.write_trajectories(running.folder, groups, "train", step)
+        started, step = time.perf_counter(), running.step + 1
+        if log and groups is not None:
+            logbook.write_trajectories(running.folder, groups, running.split, step)
         where = checkpoints.step_folder(running.folder / "checkpoints", step)
-        checkpoints.write_folder(where, lambda folder: self._save(running, folder, step, row if log else None))
+        checkpoints.write_folder(where, lambda folder: self._save(running, folder, step, row if log else None, key))
         row["save_s"] = time.perf_counter() - started
         if log:
-            logbook.append_row(running.folder, "train", step, row)
-        return where
+            logbook.append_row(running.folder, running.split, step, row)
+        self._refresh(running, step)
+        return _result(step, row, where)
 
     async def _experimental_fork_checkpoint(
         self,
@@ -259,24 +336,25 @@ class LocalBackend:
         from art_nb.training.versions import Versions
 
         internal = model._internal_config or {}
+        base = self.base_models.get(model.base_model, model.base_model)
         policy = load_policy(
-            model.base_model, engine=self.engine, seed=self.seed,
+            base, engine=self.engine, seed=self.seed,
             init_args=internal.get("init_args"), peft_args=internal.get("peft_args"),
         )  # fmt: skip
         trainer_args = dict(internal.get("trainer_args") or {})
         learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
-        versions = Versions(policy, model.name, model.base_model, folder / "checkpoints", self.seed)
+        versions = Versions(policy, model.name, model.base_model, folder / "checkpoints", self.seed, Path(base))
         sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
         running = Running(policy, learner, versions, sampler, folder, trainer_args, trainer_args)
         self._restore(running)
         return running
 
-    def _save(self, running: Running, folder: Path, step: int, row: dict[str, Any] | None) -> None:
+    def _save(self, running: Running, folder: Path, step: int, row: dict[str, Any] | None, key: str | None = None) -> None:
         """Adapter and optimizer (see `training.state`), and state.json with the step's metrics if it was a logged one."""
         from art_nb.training.state import save_policy_state
 
         save_policy_state(running.policy, running.learner.optimizer, folder)
-        state = {"step": step, "row": logbook.plain_numbers(row)}
+        state = {"step": step, "split": running.split, "row": logbook.plain_numbers(row)} | ({"request": key} if key else {})
         (folder / "state.json").write_text(json.dumps(state, allow_nan=False), encoding="utf-8")
 
     def _restore(self, running: Running) -> None:
@@ -290,10 +368,11 @@ class LocalBackend:
             checkpoints.write_folder(checkpoints.step_folder(root, 0), lambda folder: self._save(running, folder, 0, None))
         folder = checkpoints.step_folder(root, step)
         load_policy_state(running.policy, running.learner.optimizer, folder)
-        row = json.loads((folder / "state.json").read_text(encoding="utf-8"))["row"]
-        logged = [r["step"] for r in logbook.rows(running.folder) if r["split"] == "train"]
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        row, running.split = state["row"], state.get("split", "train")
+        logged = [r["step"] for r in logbook.rows(running.folder) if r["split"] == running.split]
         if row is not None and step not in logged:  # killed between the checkpoint and its row
-            logbook.append_row(running.folder, "train", step, row)
+            logbook.append_row(running.folder, running.split, step, row)
         self._refresh(running, step)
 
     def _refresh(self, running: Running, step: int) -> None:
@@ -322,17 +401,30 @@ class LocalBackend:
     def _use_options(self, running: Running, config: TrainConfig) -> None:
         """A change of TRL's options takes a new trainer; what the optimizer remembers moves over."""
         wanted = {**running.trainer_args, **config.grpo}
-        if wanted == running.options:
+        if wanted == running.options and running.split == "train":
             return
         from art_nb.training.learner import Learner
         from art_nb.training.state import remember
 
-        remembered = running.learner.optimizer.state_dict()["state"]
-        running.learner = Learner(running.policy, grpo=wanted, output_dir=str(running.folder))
-        running.options = wanted
+        remembered = self._remembered(running, "train")
+        if wanted != running.options:
+            running.learner = Learner(running.policy, grpo=wanted, output_dir=str(running.folder))
+            running.options = wanted
         remember(running.learner.optimizer, remembered)
+
+    def _remembered(self, running: Running, split: str) -> dict[int, dict[str, Any]]:
+        """What the optimizer remembers, for a step of that kind; nothing if the last one was of the other."""
+        state = running.learner.optimizer.state_dict()["state"] if running.split == split else {}
+        running.split = split
+        return state
 
     def _rollout_metrics(self, running: Running) -> dict[str, float]:
         tokens = running.sampler.tokens_sampled - running.sampled[0]
         seconds = running.sampler.seconds - running.sampled[1]
-        return {"rollout_s": seconds, "rollout_tokens_per_s": tokens / seconds} if seconds else {}
+        if not seconds:
+            return {}
+        return {"rollout_s": seconds, "rollout_tokens_per_s": tokens / seconds, "time/step_actor_s": seconds}
+
+
+def _result(step: int, row: dict[str, Any], checkpoint: Path) -> LocalTrainResult:
+    return LocalTrainResult(step, {k: v for k, v in row.items() if isinstance(v, int | float)}, str(checkpoint))

@@ -33,6 +33,11 @@ class InternalModelConfig(TypedDict, total=False):
     engine_args: dict[str, Any]
 
 
-# The plain dictionaries of the two open-ended parts, under ART's names.
+# Open-ended parts under ART's names. Of `TrainConfig` is read what `TrainConfig.with_art_options` knows; what is meant for
+# ART's inference server (`EngineArgs`, `OpenAIServerConfig`, `ServerArgs`) is accepted without effect.
 EngineArgs = dict
 TrainerArgs = dict
+TrainConfig = dict
+TrainSFTConfig = dict
+OpenAIServerConfig = dict
+ServerArgs = dict

@@ -4,21 +4,25 @@ The model is what a rollout is given. It knows its name and its folder; a backen
 is the protocol `Backend`: every backend has these methods, so a notebook changes one line to move to another machine.
 """
 
+import time
 import warnings
 from collections.abc import Iterable
+from contextvars import Token
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Protocol
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
 
 import pydantic
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAI
 from typing_extensions import TypeVar
 
-from art_nb.inference.http_client import http_client
+from art_nb.inference.client import InProcessClient
+from art_nb.inference.http_client import blocking_http_client, http_client
+from art_nb.metrics import ADDED_UP, JUDGE, SCENARIOS, MetricsBuilder
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.storage import logbook
 from art_nb.storage.names import folder_name
 from art_nb.trajectories import Trajectory, TrajectoryGroup
-from art_nb.types import TrainConfig, TrainResult
+from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     import pandas
@@ -43,6 +47,16 @@ class Backend(Protocol):
         self, model: "TrainableModel[Any, Any]", trajectory_groups: Iterable[TrajectoryGroup], **options: Any
     ) -> TrainResult:
         """One training step, and a checkpoint."""
+
+    async def train_sft(
+        self,
+        model: "TrainableModel[Any, Any]",
+        trajectories: Iterable[Trajectory],
+        *,
+        config: TrainSFTConfig | None = None,
+        _log: bool = False,
+    ) -> TrainResult:
+        """One training step on demonstrations, and a checkpoint."""
 
     def client(self, model: "TrainableModel[Any, Any]") -> AsyncOpenAI:
         """A client that asks the model."""
@@ -87,7 +101,10 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     report_metrics: list[str] | None = None
 
     _backend: Any = None
+    _builder: MetricsBuilder | None = None
+    _logged: float = pydantic.PrivateAttr(default_factory=time.monotonic)  # when the last row of training was
     _client: AsyncOpenAI | None = None
+    _blocking: OpenAI | None = None
 
     @pydantic.field_validator("name", "project")
     @classmethod
@@ -107,13 +124,31 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         await backend.register(self)
         self._backend = backend
 
-    def openai_client(self) -> AsyncOpenAI:
-        """A client whose `chat.completions.create(model=model.get_inference_name(), ...)` asks this model."""
-        if self._client is None:
-            if self.inference_api_key is None or self.inference_base_url is None:
-                raise ValueError(f"model {self.name!r} needs an inference_base_url and an inference_api_key.")
-            self._client = http_client(self.inference_base_url, self.inference_api_key)
-        return self._client
+    @overload
+    def openai_client(self, *, sync: Literal[False] = False) -> AsyncOpenAI: ...
+    @overload
+    def openai_client(self, *, sync: Literal[True]) -> OpenAI: ...
+    def openai_client(self, *, sync: bool = False) -> AsyncOpenAI | OpenAI:
+        """A client whose `chat.completions.create(model=model.get_inference_name(), ...)` asks this model.
+
+        sync: one for code that does not await; run such agents by `asyncio.to_thread`, for each blocks its thread.
+        """
+        if self._client is None:  # making one costs 20 ms, and a rollout asks for it at every start
+            self._client = self._new_client()
+        if not sync:
+            return self._client
+        if self._blocking is None:
+            client = self._client
+            if isinstance(client, InProcessClient):
+                self._blocking = client.blocking()
+            else:
+                self._blocking = blocking_http_client(str(client.base_url), client.api_key)
+        return self._blocking
+
+    def _new_client(self) -> AsyncOpenAI:
+        if self.inference_api_key is None or self.inference_base_url is None:
+            raise ValueError(f"model {self.name!r} needs an inference_base_url and an inference_api_key.")
+        return http_client(self.inference_base_url, self.inference_api_key)
 
     def get_inference_name(self, step: int | None = None) -> str:
         """The name to send as `model`: of the latest checkpoint, or of that of `step`, as "name@step"."""
@@ -157,7 +192,49 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             row = logbook.summary(groups)
         row |= metrics or {}
         if row:
+            row = await self._with_totals(split, row, [] if trajectories is None else groups)
             logbook.append_row(self._folder(), split, step, row)
+
+    def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
+        """Where to add costs, seconds and counts that only you know; the next row that is logged has them.
+
+        cost_context: "eval" for what goes with rows of "val" and "test", another split's name for those; None: "train".
+        """
+        if self._builder is None:
+            self._builder = MetricsBuilder("train")
+            self._builder.load_state_dict(logbook.sums_so_far(self._folder()))
+        return self._builder if cost_context is None else self._builder.for_cost_context(cost_context)
+
+    def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
+        """Let `art_nb.metrics.track_api_cost` and judges report to `metrics_builder(cost_context)` from here on."""
+        return self.metrics_builder(cost_context).activate()
+
+    async def _with_totals(self, split: str, row: dict[str, Any], groups: list[TrajectoryGroup]) -> dict[str, Any]:
+        """The row with what is added up, not averaged (see `art_nb.metrics`)."""
+        builder = self.metrics_builder("eval" if split in ("val", "test") else split)
+        of_rollouts = [each.metrics for group in groups for each in (group, *group)]
+        for metrics in (row, *of_rollouts):
+            for name, value in metrics.items():
+                if name.startswith(ADDED_UP) and "/cum/" not in name:
+                    builder.add_metric(name, value)
+        for group in groups:
+            if "judge_cost_usd" in group.metrics:
+                builder.add_cost(f"{builder.cost_context}/{JUDGE}", group.metrics["judge_cost_usd"])
+        usage = self._usage() if split == "train" and (groups or "time/step_trainer_s" in row) else {}
+        for name, value in {**usage, **logbook.counts(groups, split)}.items():
+            if name not in row:
+                builder.add_metric(name, value)
+        scenarios = logbook.scenario_ids(groups)
+        builder.add_data(scenario_ids=scenarios)
+        own = {name: value for name, value in row.items() if not name.startswith(ADDED_UP)}
+        return own | ({SCENARIOS: scenarios} if scenarios else {}) | await builder.flush()
+
+    def _usage(self) -> dict[str, float]:
+        """What a step of training took: seconds since the last one, and what the machine costs in that time."""
+        seconds, self._logged = time.monotonic() - self._logged, time.monotonic()
+        price = getattr(self._backend, "automatic_gpu_cost_per_hour_usd", lambda model: None)(self)
+        cost = {} if price is None else {"costs/gpu": seconds * price / 3600}
+        return {"time/step_wall_s": seconds, **cost}
 
     def history(self) -> "pandas.DataFrame":
         """Every logged row: columns step, split, time, and one per metric."""
@@ -197,6 +274,10 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     base_model: a checkpoint folder or a name on the Hugging Face hub.
     _internal_config: {"init_args": ..., "peft_args": ..., "trainer_args": ...}; see `art_nb.dev`.
     inference_base_url, inference_api_key: set by `register`; None while nothing is served over HTTP.
+
+    What its `openai_client()` is asked is answered in process, no socket. `model=` names which policy answers: `name`
+    (the latest), "name@step" while that checkpoint is kept, or `base_model`; `client.models.list()` gives them all.
+    Each choice says in `policy` which one sampled it.
     """
 
     base_model: str
@@ -213,20 +294,12 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     ) -> None:
         """Let `backend` load the model at its latest checkpoint and make it ready for rollouts."""
         await super().register(backend)
-        self._client = None
+        self._client = self._blocking = None
         url, key = await backend._prepare_backend_for_training(self, _openai_client_config)
         self.inference_base_url, self.inference_api_key = url, key
 
-    def openai_client(self) -> AsyncOpenAI:
-        """A client that asks this model in process, no socket; or what it was at a step, or its base model.
-
-        `model=` names which: `name` (the latest), "name@step" while that checkpoint is kept, or `base_model`;
-        `client.models.list()` gives them all. Each choice says in `policy` which one sampled it. Raises: ValueError
-        before `register`.
-        """
-        if self._client is None:  # making one costs 20 ms, and a rollout asks for it at every start
-            self._client = self.backend().client(self)
-        return self._client
+    def _new_client(self) -> AsyncOpenAI:
+        return self.backend().client(self)
 
     def get_inference_name(self, step: int | None = None) -> str:
         """The name to send as `model`: "name@step" of that step, or of the latest once it is registered."""
@@ -249,6 +322,23 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         config = (config or TrainConfig()).with_art_options(_config or {})
         with ShortTraceback():
             return await self.backend().train(self, groups, config=config, _log=True)
+
+    async def train_sft(
+        self,
+        trajectories: Iterable[Trajectory],
+        config: TrainSFTConfig | None = None,
+        _config: dict[str, Any] | None = None,
+        verbose: bool = False,
+    ) -> TrainResult:
+        """Train one step on demonstrations, save a checkpoint, log metrics with split "sft".
+
+        The loss is TRL's: of the assistant's tokens only. What was demonstrated and how well does not matter here: rewards
+        are not read. `train` goes on from where this leaves the model, and the other way round.
+
+        _config, verbose: kept for ART, not used.
+        """
+        with ShortTraceback():
+            return await self.backend().train_sft(self, trajectories, config=config, _log=True)
 
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
         """Delete all checkpoints but the latest and the best.

@@ -79,6 +79,24 @@ class TrainConfig(pydantic.BaseModel):
         return TrainConfig(**{**self.model_dump(include=self.model_fields_set), **known, "grpo": grpo})
 
 
+class TrainSFTConfig(pydantic.BaseModel):
+    """What one call of `model.train_sft` may choose. All fields but `sft` are ART's, with ART's defaults.
+
+    learning_rate: of the optimizer; a list gives that of each batch. When it is not given, small models take the one
+        measured for them, as in `TrainConfig`.
+    batch_size: trajectories that one optimizer step learns from; "auto": 2.
+    sft: any further fields of `trl.SFTConfig`, e.g. `{"loss_type": "dft"}`.
+
+    Raises: pydantic.ValidationError naming the field, what was given and what is allowed.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    learning_rate: Annotated[float, pydantic.Field(gt=0)] | list[Annotated[float, pydantic.Field(ge=0)]] = 5e-5
+    batch_size: Annotated[int, pydantic.Field(ge=1)] | Literal["auto"] = "auto"
+    sft: dict[str, Any] = {}
+
+
 @dataclass
 class TrainResult:
     """What a training call leaves: the step it reached and its metrics by name."""

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
+from art_nb.real_model import smollm2
 from art_nb.tasks.email_search import scenarios as questions
 from art_nb.tasks.game_2048 import scenarios as games
 from benchmarks.gathering import BASE
 from benchmarks.rise_email import paid
 from benchmarks.rollout import play
 from benchmarks.rollout_email import EMAIL_BASE
+from benchmarks.rollout_real import answers
 from benchmarks.time_to_skill import rollout as text_game
 
 GROUP = 8  # of long games
@@ -20,11 +23,15 @@ GROUP = 8  # of long games
 
 @dataclass(frozen=True)
 class Batch:
-    """What is gathered from which base model, the training settings, and stock TRL's batch sizes to choose from."""
+    """What is gathered from which base model, the training settings, and stock TRL's batch sizes to choose from.
+
+    tolerance: by how much gradient norms may differ; in bfloat16 padded rows round otherwise than a tree.
+    """
 
     base: str
     config: art.TrainConfig
     batch_sizes: tuple[int, ...]
+    tolerance: float = 0.01
 
 
 def batch(name: str) -> Batch:
@@ -34,15 +41,17 @@ def batch(name: str) -> Batch:
         return Batch(str(BASE), art.TrainConfig(**rate, turn_discount=0.5), (16, 64, 256))
     if name == "email":
         return Batch(str(EMAIL_BASE), art.TrainConfig(**rate), (2, 4, 8))
+    if name == "answers":
+        return Batch(smollm2(), art.TrainConfig(**rate), (8, 16, 32), 0.1)
     return Batch(str(BASE), art.TrainConfig(**rate), (8, 16, 64))
 
 
-NAMES = ("games", "2048", "email")
+NAMES = ("games", "2048", "email", "answers")
 
 
 async def gathered(model: art.TrainableModel, name: str, **fewer: int) -> list[art.TrajectoryGroup]:
     """The groups of a batch. fewer: arguments of the function below that makes it, for a quick look."""
-    made = {"games": long_games, "2048": text_games, "email": searches}[name](model, **fewer)
+    made = {"games": long_games, "2048": text_games, "email": searches, "answers": short_answers}[name](model, **fewer)
     return await art.gather_trajectory_groups(made, pbar_desc=None)
 
 
@@ -80,3 +89,14 @@ def searches(model: art.TrainableModel, groups: int = 16, size: int = 8) -> list
     return [
         art.TrajectoryGroup(paid(model, question, "simple") for _ in range(size)) for question in questions("train", groups)
     ]
+
+
+def short_answers(model: art.TrainableModel, groups: int = 8, size: int = 8) -> list:
+    """A step of notebook 05, by the real model. It is hardly ever right at first: here every other answer is paid."""
+
+    async def paid(index: int, answering: Coroutine) -> art.Trajectory:
+        trajectory = await answering
+        trajectory.reward = float(index % 2)
+        return trajectory
+
+    return [art.TrajectoryGroup(map(paid, range(size), group)) for group in answers(model, groups, size)]

@@ -12,12 +12,15 @@ from benchmarks.stock_trl import GRPOTrainer, stock_policy, stock_trainer
 BASE = Path(__file__).resolve().parent.parent / "data" / "nano"
 
 
-async def registered(folder: str, base: str, name: str, seed: int = 0) -> art.TrainableModel:
+async def registered(
+    folder: str, base: str, name: str, seed: int = 0, engine: str = "auto", **init_args: str
+) -> art.TrainableModel:
     """A model ready for rollouts that keeps its files in `folder`."""
     from art_nb.local import LocalBackend
 
-    model = art.TrainableModel(name=name, project="benchmarks", base_model=str(base))
-    await model.register(LocalBackend(path=folder, seed=seed))
+    settings: dict = {"init_args": init_args}
+    model = art.TrainableModel(name=name, project="benchmarks", base_model=str(base), _internal_config=settings)
+    await model.register(LocalBackend(path=folder, seed=seed, engine=engine))
     return model
 
 

@@ -1,17 +1,18 @@
 """How fast gathered conversations are trained on, against stock TRL's GRPOTrainer on the same tokens.
 
-`python -m benchmarks.learner [--batch games|2048|email]` prints one JSON line. `ratio`: tokens a second of training on what
-was gathered (making sequences of the trajectories, forward, backward, optimizer, metrics), over those of one optimizer step
-of stock TRL on the same sequences. `ratio_to_padded`: over ours without prefix trees, each sequence a row of its own.
-Tokens are real ones on all sides, padding not counted, and what sequences have in common counted in each of them. The
-stock trainer finds its own input format (prompts padded on the left, completions on the right, tool_mask) where it would
-generate; everything from there to the end of the step is its own, and timed. Same adapter, advantages, loss and learning
-rate. It runs with several batch sizes, and the fastest counts. After each of its steps ours makes one of either kind: a
-machine that is slower for a while is slower for all. It stops if the gradient norms of the first two steps differ: all
-must do the same work.
+`python -m benchmarks.learner [--batch games|2048|email|answers]` prints one JSON line. `ratio`: tokens a second of training
+on what was gathered (making sequences of the trajectories, forward, backward, optimizer, metrics), over those of one
+optimizer step of stock TRL on the same sequences. `ratio_to_padded`: over ours without prefix trees, each sequence a row of
+its own. Tokens are real ones on all sides, padding not counted, and what sequences have in common counted in each of them.
+The stock trainer finds its own input format (prompts padded on the left, completions on the right, tool_mask) where it
+would generate; everything from there to the end of the step is its own, and timed. Same adapter, advantages, loss and
+learning rate. It runs with several batch sizes, and the fastest counts. After each of its steps ours makes one of either
+kind: a machine that is slower for a while is slower for all. It stops if the gradient norms of the first two steps differ:
+all must do the same work.
 
 Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, a step of notebook 02; `email`, a step of
-notebook 03. `distinct_tokens` are those that a prefix tree of the whole batch has.
+notebook 03; `answers`, a step of notebook 05, the real model in the precision that it is loaded in. `distinct_tokens` are
+those that a prefix tree of the whole batch has.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class Ours:
 
 async def prepared(folder: str, name: str, chosen: Batch, multiple: int, **fewer: int) -> Ours:
     """Gathers the batch; of its sequences as many are used as stock TRL can cut into its batches."""
-    model = await registered(folder, chosen.base, name)
+    model = await registered(folder, chosen.base, name, engine="transformers")  # as stock TRL's
     say(f"gathering {name}")
     groups = await gathered(model, name, **fewer)
     learner = model.backend()._of(model).learner
@@ -150,7 +151,7 @@ def measure(name: str, batch_sizes: list[int], repeats: int, **fewer: int) -> di
         stock = {size: measure_stock(folder, chosen.base, ours, size, repeats) for size in batch_sizes}
     first = ours.grad_norms[:2]  # the first step's, made with trees, and the second's, with padded rows
     for size, numbers in stock.items():
-        if any(abs(theirs / mine - 1) > 0.01 for theirs, mine in zip(numbers["grad_norms"], first, strict=True)):
+        if any(abs(theirs / mine - 1) > chosen.tolerance for theirs, mine in zip(numbers["grad_norms"], first, strict=True)):
             raise SystemExit(f"gradient norms differ: ours {first}, stock TRL {numbers} at batch size {size}")
     return compared(ours, {size: numbers["seconds"] for size, numbers in stock.items()}) | {"grad_norms": first}
 

@@ -11,7 +11,8 @@ after exactly 40 turns, or at an answer without a tool call, because TRL's loop 
 The two sets are played in turn, around those turns, and the ratio is the median of nine pairs. A malformed answer ends no
 game there, so that late turns do not look cheap because games are missing.
 
-`python -m benchmarks.rollout --task email` races on the email task: see benchmarks/rollout_email.py.
+`python -m benchmarks.rollout --task email` races on the email task: see benchmarks/rollout_email.py. With `--model real` the
+real language model answers, against itself in float32: see benchmarks/rollout_real.py.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment
-from benchmarks import rollout_email
+from benchmarks import rollout_email, rollout_real
 from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
 from benchmarks.result import print_result, say
 
@@ -159,13 +160,16 @@ def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=["2048", "email"], default="2048")
+    parser.add_argument("--model", choices=["nano", "real"], default="nano")
     parser.add_argument("--base", help="folder or hub name of the base model; by default the task's nano model")
     parser.add_argument("--groups", type=int, help="by default 8 of 2048, 16 of email")
     parser.add_argument("--size", type=int, default=8, help="games or searches in a group")
     parser.add_argument("--turns", type=int, default=80, help="the late turn whose cost is compared with turn 10's")
     parser.add_argument("--game-turns", type=int, default=40, help="turns of a game of the race against TRL")
     a = parser.parse_args()
-    if a.task == "2048":
+    if a.model == "real":
+        print_result("rollout_real", lambda: rollout_real.measure(a.base or "", a.groups or 8, a.size))
+    elif a.task == "2048":
         print_result("rollout", lambda: measure(a.base or str(BASE), a.groups or 8, a.size, a.game_turns, a.turns))
     else:
         base = a.base or str(rollout_email.EMAIL_BASE)

@@ -49,9 +49,23 @@ def judged_groups() -> dict:
     return build(HERE / "judged_groups")
 
 
+def code_repair() -> dict:
+    """the functions with bugs to repair (a minute)"""
+    from data.code_repair.maker import build
+
+    return build(HERE / "code_repair")
+
+
+def customer_service() -> dict:
+    """the made-up shop and airline, and their customers (seconds)"""
+    from data.customer_service.maker import build
+
+    return build(HERE / "customer_service")
+
+
 ITEMS = {
     "nano": nano, "nano_email": nano_email, "nano_tic_tac_toe": nano_tic_tac_toe, "mailbox": mailbox,
-    "judged_groups": judged_groups,
+    "judged_groups": judged_groups, "code_repair": code_repair, "customer_service": customer_service,
 }  # fmt: skip
 
 

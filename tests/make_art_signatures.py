@@ -1,4 +1,4 @@
-"""Write art_0_5_18_signatures.json: parameters and defaults of the public calls of an installed `art`.
+"""Write art_0_5_18_signatures.json: names, and parameters and defaults of the public calls, of an installed `art`.
 
 python tests/make_art_signatures.py      # in an environment with `pip install openpipe-art==0.5.18`
 """
@@ -27,6 +27,7 @@ CALLS = [
     "TrainableModel",
     "TrainableModel.register",
     "TrainableModel.delete_checkpoints",
+    "TrainableModel.train_sft",
     "local.LocalBackend",
     "Trajectory",
     "Trajectory.messages",
@@ -45,15 +46,84 @@ CALLS = [
     "gather_trajectory_groups",
     "trajectory_group_batches",
     "TrainConfig",
+    "TrainSFTConfig",
     "types.TrainResult",
     "types.LocalTrainResult",
     "retry",
     "utils.retry",
     "utils.iterate_dataset",
+    "utils.limit_concurrency",
+    "utils.format_message",
+    "utils.get_model_step",
+    "utils.benchmarking.types.BenchmarkModelKey",
+    "utils.benchmarking.load_trajectories.load_trajectories",
+    "utils.benchmarking.charts.training_progress_chart",
+    "utils.benchmarking.charts.percentage_comparison_bar_chart",
+    "metrics.MetricsBuilder.add_cost",
+    "metrics.MetricsBuilder.add_response_cost",
+    "metrics.MetricsBuilder.add_metric",
+    "metrics.MetricsBuilder.add_data",
+    "metrics.MetricsBuilder.add_user_timing",
+    "metrics.MetricsBuilder.add_idle_times",
+    "metrics.MetricsBuilder.measure",
+    "metrics.MetricsBuilder.for_cost_context",
+    "metrics.MetricsBuilder.register_cost_extractor",
+    "metrics.MetricsBuilder.register_model_pricing",
+    "metrics.track_api_cost",
+    "api_costs.TokenPricing",
+    "Model.metrics_builder",
+    "Model.activate_metrics_context",
+    "Backend.register",
+    "Backend.close",
+    "Backend.train",
     "rewards.ruler",
     "rewards.ruler_score_group",
 ]
-FIELDS = ["Model", "TrainableModel", "Trajectory", "TrajectoryGroup", "TrainConfig"]
+FIELDS = ["Model", "TrainableModel", "Trajectory", "TrajectoryGroup", "TrainConfig", "TrainSFTConfig"]
+
+
+# Whose public names are listed: modules by what they export or define, classes by their methods.
+MODULES = [
+    "", "api_costs", "costs", "dev", "errors", "guided_completion", "langgraph", "mcp", "metrics", "rewards", "types", "utils",
+    "utils.benchmarking.charts", "utils.benchmarking.load_trajectories", "utils.benchmarking.types",
+]  # fmt: skip
+CLASSES = {
+    "Model": "model", "TrainableModel": "model", "Trajectory": "trajectories", "TrajectoryGroup": "trajectories",
+    "trajectories.History": "trajectories", "Backend": "backend", "local.LocalBackend": "local.backend",
+    "metrics.MetricsBuilder": "metrics",
+}  # fmt: skip
+
+
+def names() -> list[str]:
+    """Dotted, without the package. Read from the source: some of it asks for a GPU when it is imported."""
+    folder = Path(importlib.import_module("art").__file__).parent
+    found = {path.stem if path.suffix else path.name for path in folder.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))}
+    for module in MODULES:
+        found |= {f"{module}.{name}".strip(".") for name in public(source(folder, module))}
+    for dotted, module in CLASSES.items():
+        (body,) = [node.body for node in source(folder, module).body if getattr(node, "name", "") == dotted.split(".")[-1]]
+        found |= {f"{dotted}.{name}" for name in defined(body)}
+    return sorted(name for name in found if not name.startswith("_"))
+
+
+def source(folder: Path, module: str) -> ast.Module:
+    """The module's syntax tree."""
+    path = folder.joinpath(*module.split(".")) if module else folder
+    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+
+
+def public(tree: ast.Module) -> set[str]:
+    """`__all__`, or what is defined there."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            return set(ast.literal_eval(node.value))
+    return defined(tree.body)
+
+
+def defined(body: list[ast.stmt]) -> set[str]:
+    """Functions and classes without an underscore."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")}
 
 
 def find(package: str, dotted: str) -> Any:
@@ -115,6 +185,7 @@ def table(package: str) -> dict[str, Any]:
     """The table of an installed package, as kept in JSON."""
     return {
         "calls": {name: signature(find(package, name)) for name in CALLS},
+        "names": names(),
         "fields": {name: sorted(find(package, name).model_fields) for name in FIELDS},
     }
 

@@ -188,6 +188,9 @@ def test_a_killed_writer_leaves_whole_files_on_every_system(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".tmp", ".old"))]
 
 
+OPEN_NO_TEXT = {"Image", "os", "webbrowser", "archive", "customer", "served.news"}  # what they open is no file of text
+
+
 def unportable(call: ast.Call, is_hashed: bool) -> str | None:
     """What a call leaves to the system that differs between systems, if anything."""
     name, told = ast.unparse(call.func), {keyword.arg for keyword in call.keywords}
@@ -196,7 +199,7 @@ def unportable(call: ast.Call, is_hashed: bool) -> str | None:
     is_binary = any("b" in word for word in words if isinstance(word, str) and set(word) <= set("rwaxbt+"))
     if first == "os" and last in NOT_ON_WINDOWS | {"symlink", "link"} or last in ("symlink_to", "hardlink_to"):
         return f"{name} is not for every system"
-    opens_text = last == "open" and first not in ("os", "webbrowser") and not is_binary
+    opens_text = last == "open" and first not in OPEN_NO_TEXT and not is_binary
     if "encoding" not in told and (opens_text or last == "read_text" and not words or last == "write_text" and first):
         return f"{name} without an encoding"
     return f"{name} without newline" if is_hashed and last == "write_text" and first and "newline" not in told else None

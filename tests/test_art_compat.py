@@ -1,14 +1,19 @@
 """Every public name, parameter and default of ART 0.5.18 that the course uses is here, and means the same."""
 
+import ast
+import asyncio
 import importlib
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import make_art_signatures as maker
+import metrics_scenario
 import pytest
 
 import art_nb as art
@@ -21,7 +26,6 @@ DIFFERENT = {
         "local.LocalBackend",
         "path",
     ): 'ART says None and means ".art" in the repository; here ".art" is the default',
-    ("local.LocalBackend", "gpu_cost_per_hour_usd"): "ART's cost accounting is not here",
     ("trajectories.History", "messages_and_choices"): "here it may be left out, as in a Trajectory",
 }
 
@@ -55,16 +59,65 @@ def test_class_has_arts_fields(name):
     assert set(TABLE["fields"][name]) <= set(getattr(art, name).model_fields)
 
 
-def test_table_is_that_of_art(tmp_path):
-    """ART 0.5.18 as published, in a process of its own: it patches transformers, and asks for a LiteLLM older than ours."""
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", tmp_path, "openpipe-art==0.5.18"]
+LEFT_OUT = {
+    name: reason.strip()
+    for names, reason in re.findall(r"^\| (`.*`) \| (.+) \|$", (maker.TABLE.parent.parent / "ART.md").read_text(), re.MULTILINE)
+    for name in re.findall(r"`([^`]+)`", names)
+}
+
+
+def is_here(name):
+    try:
+        maker.find("art_nb", name)
+    except (AttributeError, ImportError):
+        return False
+    return True
+
+
+def test_every_name_of_art_is_here_or_stands_in_the_list_with_a_reason():
+    missing = [name for name in TABLE["names"] if not is_here(name) and name not in LEFT_OUT]
+    assert not missing, "these are neither here nor in ART.md"
+    assert not [name for name in LEFT_OUT if is_here(name)], "these stand in ART.md and are here"
+    assert set(LEFT_OUT) <= set(TABLE["names"]), "these are no names of ART"
+
+
+@pytest.fixture(scope="module")
+def in_art(tmp_path_factory):
+    """Runs Python where `art` is ART 0.5.18 as published, and reads the JSON of the last line.
+
+    In a process of its own: it patches transformers, and asks for a LiteLLM older than ours.
+    """
+    folder = tmp_path_factory.mktemp("art")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, "openpipe-art==0.5.18"]
     subprocess.run(pip, check=True, capture_output=True)
-    (tmp_path / "polars.py").touch()  # 54 MB that no signature looks into
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-    code = "import json, make_art_signatures as maker; print(json.dumps(maker.table('art')))"
-    read = [sys.executable, "-c", code]
-    printed = subprocess.check_output(read, cwd=maker.TABLE.parent, env=environment, text=True)
-    assert json.loads(printed.splitlines()[-1]) == TABLE
+    for large in ("polars", "seaborn", "duckdb"):  # more than 100 MB that no signature looks into
+        (folder / f"{large}.py").write_text("DataFrame = object\n")
+    environment = {**os.environ, "PYTHONPATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+    def run(*arguments):
+        printed = subprocess.check_output([sys.executable, *arguments], cwd=maker.TABLE.parent, env=environment, text=True)
+        return json.loads(printed.splitlines()[-1])
+
+    return run
+
+
+def test_table_is_that_of_art(in_art):
+    assert in_art("-c", "import json, make_art_signatures as maker; print(json.dumps(maker.table('art')))") == TABLE
+
+
+def test_metrics_and_costs_are_those_of_art(in_art):
+    """Twenty random series of calls: the same rows, sums, costs and refusals."""
+    theirs = in_art("metrics_scenario.py", "art")
+    for seed, expected in enumerate(theirs):
+        assert asyncio.run(metrics_scenario.scenario("art_nb", seed)) == approximately(expected), seed
+
+
+def approximately(value):
+    if isinstance(value, list):
+        return [approximately(each) for each in value]
+    if isinstance(value, dict):
+        return {name: approximately(each) for name, each in value.items()}
+    return pytest.approx(value) if isinstance(value, float) else value
 
 
 def test_what_arts_older_examples_call():
@@ -97,6 +150,14 @@ def test_public_names_resolve():
         if name != "LocalBackend" or importlib.util.find_spec("art_nb.backend"):
             assert getattr(art, name) is not None
     assert set(art.__all__) <= set(dir(art))
+
+
+def test_what_editors_are_told_is_what_is_loaded():
+    """Type checkers read the imports and `__all__`, Python reads `_HOME`: each name from the same module in all three."""
+    tree = ast.parse(Path(art.__file__).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    told = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert told == art._HOME and sorted(told) == sorted(art.__all__)
 
 
 def test_unknown_name_is_an_attribute_error():

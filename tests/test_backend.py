@@ -140,7 +140,7 @@ def test_checkpoint_holds_the_trained_adapter_and_the_start_is_step_0(base, tmp_
         for name, tensor in saved.items():
             assert torch.equal(tensor, weights[name.replace(".weight", ".default.weight")])
     assert any(not torch.equal(start[n], trained[n]) for n in start)
-    assert json.loads((folder / "0000/state.json").read_text()) == {"step": 0, "row": None}
+    assert json.loads((folder / "0000/state.json").read_text()) == {"step": 0, "split": "train", "row": None}
 
 
 def test_a_new_process_goes_on_from_the_latest_checkpoint_bit_for_bit(base, tmp_path):
@@ -418,7 +418,7 @@ def interrupted_in_learning(model, monkeypatch, at):
     learner = model.backend()._of(model).learner
     learner.tokens_per_micro_batch = 64
     count = [0]
-    for name in ("compute_loss", "_update"):
+    for name in ("compute_loss", "update"):
         original = getattr(learner, name)
 
         def wrapped(*args, original=original, **kwargs):

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 import pytest
 
 from art_nb.tasks.game_2048 import MOVE_TOOL
-from benchmarks import batches, gathering, learner, rollout, time_to_skill
+from benchmarks import batches, gathering, learner, rise_real, rollout, rollout_real, time_to_skill
 from benchmarks.result import print_result
 
 BASE = str(rollout.BASE)
@@ -75,6 +75,28 @@ def test_learner(capsys):
     assert result["ratio"] > 0 and result["sequences"] == count  # it stops where its gradient is not that of stock TRL
     assert 0 < result["trained_tokens"] < result["tokens"] and 0 <= result["padding_of_stock"] < 1
     assert 0 < result["distinct_tokens"] < result["tokens"]
+
+
+def test_rollout_of_the_real_model(capsys):
+    result = printed(capsys, "rollout_real", partial(rollout_real.measure, BASE, groups=1, size=2, rounds=1))
+    sides = {f"{side}{load}_tokens_per_s" for side in ("ours", "float32") for load in ("", "_under_load")}
+    assert result.keys() == {"benchmark", "ratio", "ratio_under_load"} | sides and min(result[side] for side in sides) > 0
+
+
+def test_rise_of_the_real_model(capsys):
+    result = printed(capsys, "rise_real", partial(rise_real.measure, [3], "val", BASE, steps=1, count=2))
+    (run,) = result.pop("runs")
+    assert result.keys() == {"benchmark", "split", "ratio"} and run["seed"] == 3
+    assert run.keys() == {"seed", "before", "after", "rise", "low", "high", "seconds"}
+
+
+def test_short_answers_are_paid_by_turns(tmp_path):
+    async def main():
+        return await batches.gathered(await gathering.registered(str(tmp_path), BASE, "model"), "answers", groups=2, size=4)
+
+    groups = asyncio.run(main())
+    assert [[t.reward for t in group] for group in groups] == [[0, 1, 0, 1]] * 2
+    assert len({str(t.messages()[1]) for group in groups for t in group}) == 2
 
 
 @trl_can_train

@@ -44,7 +44,7 @@ class Scripted:
 
     async def create(self, messages, **parameters):
         self.requests.append(messages)
-        answer = Answer([1], next(self.texts), "stop", [2, 3], [0.0, 0.0], ["a", "b"])
+        answer = Answer("scripted", [1], next(self.texts), "stop", [2, 3], [0.0, 0.0], ["a", "b"])
         return completion("key", check(parameters), [answer])
 
 

@@ -145,11 +145,14 @@ def any_value(rng: random.Random):
     return rng.choice((None, True, -1, 3, 10**40, 1.5, float("nan"), [], ["m1"], [[]], {}, {"a": 1}, [noise(rng), 2]))
 
 
+SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in task.TOOLS}
+
+
 def any_call(rng: random.Random) -> tuple:
-    name = rng.choice([*task._SCHEMAS] * 5 + [None, "", "drop_table", noise(rng)])
+    name = rng.choice([*SCHEMAS] * 5 + [None, "", "drop_table", noise(rng)])
     if rng.random() < 0.1:
         return name, rng.choice((noise(rng), None, [], 3, json.dumps(noise(rng)), '{"keywords": "\\ud800"}'))
-    known = task._SCHEMAS.get(name, {"properties": {"a": 1}})
+    known = SCHEMAS.get(name, {"properties": {"a": 1}})
     names = [parameter for parameter in known["properties"] if rng.random() < 0.5 or parameter in known.get("required", ())]
     given = {parameter: any_value(rng) for parameter in names}
     if "max_results" in given and rng.random() < 0.8:

@@ -23,8 +23,8 @@ TORCH = "torch==2.13.0"
 # The rooms of art_nb, top first: what lies in one imports only from its own room and from lower ones, for type
 # checking as well. A room is a folder, or a module on the ground floor.
 ROOMS = [
-    "__main__", "course", "widgets", "tasks", "rewards", "local", "backend", "model", "gather", "utils", "training",
-    "inference", "storage", "trajectories", "rollouts", "dev", "types",
+    "__main__", "course", "server", "remote", "widgets", "tasks", "rewards", "local", "backend", "utils", "model", "gather",
+    "training", "inference", "real_model", "storage", "trajectories", "rollouts", "metrics", "api_costs", "dev", "types",
 ]  # fmt: skip
 
 
@@ -283,7 +283,7 @@ def test_make_lab_opens_the_first_notebook(tmp_path):
         page = ""
         while server.poll() is None and "</html>" not in page:
             time.sleep(0.1)
-            page = "".join(path.read_text() for path in tmp_path.glob("jpserver-*-open.html"))
+            page = "".join(path.read_text() for path in tmp_path.glob("jpserver-file-to-run-*-open.html"))
         assert server.poll() is None, (tmp_path / "log").read_text()
         assert "/lab/tree/00_start_here.ipynb" in page
     finally:

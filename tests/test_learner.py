@@ -9,12 +9,12 @@ import pytest
 import torch
 from accelerate import Accelerator
 from openai.types.chat.chat_completion import Choice
-from tiny_models import make_checkpoint
+from tiny_models import make_checkpoint, with_moved_adapter
 from torch.nn.utils.rnn import pad_sequence
 
 import art_nb as art
 from art_nb.training import grpo
-from art_nb.training import learner as learner_module
+from art_nb.training import trainer as trainer_module
 from art_nb.training.learner import Learner
 from art_nb.training.policy import load_policy
 from art_nb.training.sequences import TokenSequence, build_sequences
@@ -33,12 +33,7 @@ def checkpoint(tmp_path_factory):
 
 def make_policy(checkpoint, rank=16):
     """A policy whose adapter has moved away from the base model. (At rank 16 it is folded for training.)"""
-    policy = load_policy(checkpoint, engine="transformers", peft_args={"r": rank, "lora_alpha": 2 * rank})
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in policy.model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05, generator=generator)
-    return policy
+    return with_moved_adapter(load_policy(checkpoint, engine="transformers", peft_args={"r": rank, "lora_alpha": 2 * rank}))
 
 
 def make_learner(policy, *, tokens_per_micro_batch=8192, **settings):
@@ -322,7 +317,7 @@ def test_micro_batches_hold_every_sequence_once_and_stay_small(checkpoint):
 
 def test_a_head_computed_in_parts_gives_the_same(checkpoint, monkeypatch):
     whole = ours(checkpoint, rate=1.0, beta=0.1)
-    monkeypatch.setattr(learner_module, "LOGITS_AT_ONCE", 5 * 259)
+    monkeypatch.setattr(trainer_module, "LOGITS_AT_ONCE", 5 * 259)
     assert_same(whole, ours(checkpoint, rate=1.0, beta=0.1), 1.0)
 
 
@@ -351,6 +346,21 @@ def test_ratio_of_the_first_update_is_one_where_the_sampler_was_exact(checkpoint
     metrics = learner.learn(conversations, TrainConfig(learning_rate=1e-9))
     assert metrics["ratio_min"] == pytest.approx(1, abs=1e-4)
     assert metrics["ratio_max"] == pytest.approx(2, abs=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "taken"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_in_bfloat16_the_ratio_is_to_what_was_sampled_in_the_first_update_too(checkpoint, dtype, taken):
+    """A sampler that found every token half as likely: a ratio of 2 lies outside of the clip range."""
+    policy, conversations = make_policy(checkpoint), random_conversations()
+    policy.model.to(dtype)
+    for c in conversations:
+        with torch.no_grad():
+            logits = policy.model(input_ids=torch.tensor([c.ids])).logits[:, :-1].float()
+        logp = grpo.token_logprobs(logits, torch.tensor([c.ids[1:]]))
+        c.logprobs = [0.0, *(logp[0] - math.log(2)).tolist()]
+        c.advantages = [1.0] * len(c.ids)
+    metrics = make_learner(policy).learn(conversations, TrainConfig(learning_rate=1e-9))
+    assert metrics["ratio_min"] > 1.5 and metrics["clip_fraction"] == (1 if taken else 0)
 
 
 def test_kl_is_watched_without_a_penalty(checkpoint):

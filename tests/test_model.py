@@ -79,6 +79,8 @@ def test_a_row_sums_the_groups_up(model, tmp_path):
     log(model, groups(), split="val", step=3, metrics={"seconds": 1.5})
     (row,) = map(json.loads, (tmp_path / "p/models/agent/history.jsonl").read_text().splitlines())
     assert row.pop("time") > 0
+    totals = {name: row.pop(name) for name in list(row) if "/" in name}
+    assert totals["data/step_num_trajectories"] == totals["data/cum/num_trajectories"] == row["trajectories"] + row["exceptions"]
     assert row == {
         "step": 3,
         "split": "val",

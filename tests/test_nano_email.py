@@ -9,7 +9,8 @@ from transformers import AutoTokenizer
 
 from art_nb.course.doctor import NANO_EMAIL
 from art_nb.inference.prompts import Template
-from art_nb.tasks.email_search.environment import TOOLS, EmailSearch, course_mailbox, malformed, scenarios
+from art_nb.tasks.email_search.environment import TOOLS, EmailSearch, course_mailbox, scenarios
+from art_nb.tasks.tool_calls import malformed
 from data.mailbox.maker import make
 from data.nano_email import maker as nano_email
 from data.nano_email.demonstrations import DemonstrationsEmail, mediocre_searcher
@@ -29,7 +30,7 @@ def demonstrations():
 def test_every_call_that_is_shown_is_well_formed_and_a_search_ends_by_its_answer(demonstrations):
     for demonstration in demonstrations:
         calls = [m["tool_calls"][0]["function"] for m in demonstration.messages if m.get("tool_calls")]
-        assert [malformed(call["name"], call["arguments"])[0] for call in calls] == [None] * len(calls)
+        assert [malformed(TOOLS, call["name"], call["arguments"])[0] for call in calls] == [None] * len(calls)
         names = [call["name"] for call in calls]
         assert names[0] == "search_emails" and names[-1] == "return_final_answer"
         assert names.count("return_final_answer") == 1 and len(calls) <= 10

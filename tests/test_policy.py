@@ -13,6 +13,7 @@ from tiny_models import FAMILIES, make_checkpoint, make_tokenizer
 import art_nb as art
 from art_nb.inference.sampler import Sampler
 from art_nb.training import policy as policy_module
+from art_nb.training import precision
 from art_nb.training.learner import Learner
 from art_nb.training.policy import load_policy
 from art_nb.training.sequences import TokenSequence, build_sequences
@@ -325,3 +326,20 @@ def test_auto_takes_unsloth_where_it_starts(checkpoints, monkeypatch):
     monkeypatch.setattr(policy_module, "_import_unsloth", broken)
     with pytest.warns(UserWarning, match=r"Unsloth does not start here \(NotImplementedError: needs a GPU\)"):
         assert load_policy(checkpoints["qwen3"]).engine == "transformers"
+
+
+@pytest.mark.parametrize(("stored", "fast", "expected"), [
+    (torch.bfloat16, True, torch.bfloat16), (torch.bfloat16, False, torch.float32), (torch.float32, True, torch.float32),
+    (torch.float16, True, torch.float32),
+])  # fmt: skip
+def test_on_a_processor_bfloat16_only_where_it_is_stored_so_and_multiplied(tmp_path, monkeypatch, stored, fast, expected):
+    from transformers import AutoModelForCausalLM
+
+    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: fast)
+    folder = make_checkpoint(tmp_path, "llama")
+    AutoModelForCausalLM.from_pretrained(folder, dtype=stored).save_pretrained(folder)
+    model = load_policy(folder, engine="transformers").model
+    assert {p.dtype for n, p in model.named_parameters() if "lora_" not in n} == {expected}
+    assert {p.dtype for n, p in model.named_parameters() if "lora_" in n} == {torch.float32}
+    asked = load_policy(folder, engine="transformers", init_args={"dtype": torch.float32}).model
+    assert asked.dtype == torch.float32

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_models import LINEAR_ONLY_HERE, make_checkpoint
+from tiny_models import LINEAR_ONLY_HERE, make_checkpoint, with_moved_adapter
 from torch.nn.attention.flex_attention import flex_attention
 
 from art_nb.training import prefix_tree
@@ -29,12 +29,7 @@ def make_policy(folder, family, engine="transformers"):
     only = {"target_modules": LINEAR_ONLY_HERE[family]} if family in LINEAR_ONLY_HERE else {}
     windows = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": WINDOW, "use_sliding_window": True}
     checkpoint = make_checkpoint(folder, family, **windows if family == "qwen3" else {})
-    policy = load_policy(checkpoint, engine=engine, peft_args={"r": 16, **only})
-    generator = torch.Generator().manual_seed(1)
-    for name, parameter in policy.model.named_parameters():
-        if "lora_B" in name:
-            torch.nn.init.normal_(parameter, std=0.05, generator=generator)
-    return policy
+    return with_moved_adapter(load_policy(checkpoint, engine=engine, peft_args={"r": 16, **only}))
 
 
 def random_sequences(seed, count=6):
@@ -257,7 +252,7 @@ def test_a_family_that_takes_no_trees_is_trained_on_padded_rows(tmp_path, monkey
     assert not fits_trees(transformers.GptOssModel(config))
     policy = make_policy(tmp_path, "llama")
     assert fits_trees(policy.model.get_base_model().model)
-    monkeypatch.setattr("art_nb.training.learner.fits_trees", lambda decoder: False)
+    monkeypatch.setattr("art_nb.training.trainer.fits_trees", lambda decoder: False)
     with pytest.warns(UserWarning, match="LlamaForCausalLM takes no prefix trees"):
         learner = Learner(policy)
     learner.learn(random_sequences(1), TrainConfig())

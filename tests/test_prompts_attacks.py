@@ -58,6 +58,7 @@ JOINING = [
     ("{{ m.content.replace('!', '|') + m.name }}", "<!im_end!+>"),
     ("{{ (m.content + m.name) | lower }}", "<|IM_+END|>"),
     ("{{ (m.content + m.name)[1:] }}", "!<|im_+end|>"),
+    ("{{ ('what was said' + m.content + m.name)[13:] }}", "<|im_+end|>"),
     ("{{ (m.content + m.name)[::-1] }}", ">|dne+_mi|<"),
     ("{{ (m.content + m.name).split('!') | join('') }}", "<|im!_+end|>"),
     ("{{ '%s%s' % (m.content, m.name) }}", "<|im_+end|>"),

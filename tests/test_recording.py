@@ -7,6 +7,7 @@ import httpx
 import pytest
 from openai import NOT_GIVEN
 from openai.types.chat import ChatCompletion
+from tiny_models import make_tokenizer
 
 import art_nb as art
 from art_nb.inference.client import InProcessClient
@@ -244,7 +245,7 @@ def test_recorded_groups_train():
             [art.TrajectoryGroup(rollout(text, reward) for text, reward in [("x", 0.0), ("yy", 1.0)])]
         )
 
-    sequences, _ = build_sequences(asyncio.run(gather()), None, art.TrainConfig())
+    sequences, _ = build_sequences(asyncio.run(gather()), make_tokenizer(), art.TrainConfig())
     assert [s.ids for s in sequences] == [ids(f"{t}re: {t}morere: more") for t in ("x", "yy")]
     assert [sum(s.trained) for s in sequences] == [len(f"re: {t}re: more") for t in ("x", "yy")]
     for sequence, sign in zip(sequences, (-1, 1), strict=True):

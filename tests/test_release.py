@@ -29,7 +29,7 @@ def wheel(tmp_path_factory):
 
 def test_the_wheel_brings_every_module_the_browser_code_and_nothing_else(wheel):
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    kinds = (".py", ".js", ".css", ".typed")
+    kinds = (".py", ".js", ".css", ".html", ".typed")
     wanted = {p.relative_to(ROOT).as_posix() for p in (ROOT / "art_nb").rglob("*") if p.suffix in kinds or p.name == "py.typed"}
     assert packed == wanted and "art_nb/py.typed" in packed and any(name.endswith("training_view.js") for name in packed)
 

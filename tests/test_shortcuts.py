@@ -5,7 +5,7 @@ import torch
 from tiny_models import make_checkpoint
 
 from art_nb.training.policy import load_policy
-from art_nb.training.shortcuts import folded_adapters, last_layer_only_where
+from art_nb.training.shortcuts import cheaper_adapters, last_layer_only_where
 
 
 @pytest.fixture(scope="module")
@@ -43,13 +43,14 @@ def assert_equal_gradients(found, expected):
         assert (found[name] - gradient).abs().max() < 1e-5 * gradient.abs().max(), name
 
 
-def test_folded_adapters_give_the_same_outputs_and_gradients(checkpoint):
-    model = make_model(checkpoint, r=16)
+@pytest.mark.parametrize("rank", [16, 2], ids=["folded", "added"])
+def test_cheaper_adapters_give_the_same_outputs_and_gradients(checkpoint, rank):
+    model = make_model(checkpoint, r=rank)
     weights = torch.randn(3, 11, 259, generator=torch.Generator().manual_seed(4))
     expected = model(input_ids=IDS).logits
     (expected * weights).sum().backward()
     expected_gradients = gradients(model)
-    with folded_adapters(model):
+    with cheaper_adapters(model):
         assert len(own_forwards(model)) == 14
         for row in range(3):  # summed over several passes
             logits = model(input_ids=IDS[row : row + 1]).logits
@@ -59,20 +60,34 @@ def test_folded_adapters_give_the_same_outputs_and_gradients(checkpoint):
     assert own_forwards(model) == []
 
 
-@pytest.mark.parametrize("peft_args", [{"r": 2}, {"r": 16, "lora_dropout": 0.5}, {"r": 16, "use_dora": True}], ids=str)
-def test_adapters_that_cannot_or_need_not_be_folded_stay(checkpoint, peft_args):
+def test_in_bfloat16_a_product_is_added_in_its_precision(checkpoint):
+    model = load_policy(checkpoint, engine="transformers", init_args={"dtype": torch.bfloat16}, peft_args={"r": 2}).model
+    layer = model.get_base_model().model.layers[0].mlp.up_proj
+    torch.nn.init.normal_(layer.lora_B["default"].weight)
+    x = torch.randn(1, 9, 32).bfloat16()
+    expected = layer(x)
+    with cheaper_adapters(model):
+        found = layer(x)
+    assert found.dtype == torch.bfloat16 and layer.lora_B["default"].weight.dtype == torch.float32
+    assert (found - expected).abs().max() < 0.02 * expected.abs().max()
+
+
+@pytest.mark.parametrize(
+    "peft_args", [{"r": 16, "lora_dropout": 0.5}, {"r": 16, "use_dora": True}, {"r": 2, "lora_bias": True}], ids=str
+)
+def test_adapters_that_do_more_than_add_a_product_stay(checkpoint, peft_args):
     model = make_model(checkpoint, **peft_args)
-    with folded_adapters(model):
+    with cheaper_adapters(model):
         assert own_forwards(model) == []
     model = make_model(checkpoint, r=16)
-    with model.disable_adapter(), folded_adapters(model):
+    with model.disable_adapter(), cheaper_adapters(model):
         assert own_forwards(model) == []
 
 
 def test_an_error_inside_takes_the_shortcuts_off(checkpoint):
     model = make_model(checkpoint, r=16)
     decoder = model.get_base_model().model
-    with pytest.raises(KeyboardInterrupt), folded_adapters(model), last_layer_only_where(decoder, lambda: NEEDED):
+    with pytest.raises(KeyboardInterrupt), cheaper_adapters(model), last_layer_only_where(decoder, lambda: NEEDED):
         model(input_ids=IDS).logits.sum().backward()
         raise KeyboardInterrupt
     assert own_forwards(model) == []

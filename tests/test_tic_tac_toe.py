@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from art_nb.tasks.tic_tac_toe import EMPTY, Game, legal_moves, openings, render, value
-from art_nb.tasks.tic_tac_toe.players import elo, perfect_player, random_player
+from art_nb.tasks.tic_tac_toe import EMPTY, Game, board_of, legal_moves, openings, render, value
+from art_nb.tasks.tic_tac_toe.players import careful_player, elo, perfect_player, random_player
 from art_nb.tasks.tic_tac_toe.rules import after_move, positions, same_by_symmetry, to_move, winner
 
 
@@ -50,6 +50,18 @@ def test_the_perfect_player_never_loses_and_a_random_one_does():
         assert play(perfect, perfect, opening).ended_by == "full"
         lost += play(perfect, other, opening).won_by == "x"
     assert lost > 100
+
+
+def test_the_careful_player_blocks_and_never_looks_for_a_line_of_its_own():
+    assert {careful_player(seed)("xx..o....") for seed in range(20)} == {"3"}
+    assert {careful_player(seed)("xx.oo....") for seed in range(20)} == {"6"}  # 3 would win
+    assert {careful_player(seed)("x...o...x") for seed in range(60)} == set("234678")
+    assert {careful_player(seed)("xxo.x.o..") for seed in range(40)} == {"8", "9"}  # two to stop
+
+
+def test_a_board_reads_back():
+    assert board_of(render("x.o.x...o")) == [[1, 0, 2], [0, 1, 0], [0, 0, 2]]
+    assert board_of("x to move") is None and board_of("say\na b c\n. . .\n. . .") is None
 
 
 def test_openings_of_the_splits_share_nothing_even_when_turned():

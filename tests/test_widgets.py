@@ -36,6 +36,13 @@ def test_still_pictures_are_small_pngs(records):
         assert "<table>" in widget.static_html() and "<script" not in widget.static_html()
 
 
+def test_a_rebuilt_view_leaves_out_what_is_no_step_of_training():
+    """Demonstrations have numbers of their own, and a loss that is not a reward's."""
+    learnt = {"step": 0, "split": "sft", "time": 0.0, "loss": 2.0, "batches": 3}
+    view = TrainingView.from_history([learnt, *rows()])
+    assert [row["step"] for row in view.rows] == list(range(1, 13)) and "batches" not in view.static_html()
+
+
 def test_hostile_text_is_escaped_in_the_still():
     viewer = TrajectoryViewer([synthetic.talk_record(i) for i in range(2)])
     assert viewer.static_png().startswith(PNG)

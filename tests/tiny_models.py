@@ -88,3 +88,12 @@ def make_model(family: str, vocabulary: int, tied: bool = True, **config):
     models = {"qwen2": t.Qwen2ForCausalLM, "qwen3": t.Qwen3ForCausalLM, "llama": t.LlamaForCausalLM}
     own = {"head_dim": 8} if family == "qwen3" else {}
     return models[family](configs[family](**shared, num_key_value_heads=2, **own))
+
+
+def with_moved_adapter(policy):
+    """The policy, its adapter no longer that of the base model, as after some training."""
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in policy.model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.05, generator=generator)
+    return policy

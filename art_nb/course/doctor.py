@@ -83,9 +83,11 @@ def torch() -> Finding:
         gpu = torch.cuda.get_device_properties(0)
         return Finding("torch", f"{torch.__version__}, {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB", True)
     advice = f"a GPU is here, but this torch cannot use it: delete .venv, run `{SETUP}`" if has_nvidia_gpu() else ""
-    return Finding(
-        "torch", f"{torch.__version__}, CPU with {torch.get_num_threads()} threads", True, advice=advice
-    )
+    from art_nb.training.precision import multiplies_bfloat16
+
+    products = "fast" if multiplies_bfloat16() else "no fast"
+    found = f"{torch.__version__}, CPU with {torch.get_num_threads()} threads, {products} bfloat16"
+    return Finding("torch", found, True, advice=advice)
 
 
 def packages() -> Iterator[Finding]:

@@ -92,6 +92,13 @@ class ControlTokens:
         """Token ids. Control tokens are those that stand under their names; all else is text."""
         return self._encoder.encode(named, add_special_tokens=False).ids
 
+    def as_json(self) -> str:
+        """The second tokenizer as `tokenizers` writes it, all its control tokens flagged special."""
+        fields = json.loads(self._encoder.to_str())
+        for token in fields["added_tokens"]:
+            token["special"] |= self._secret in token["content"]
+        return json.dumps(fields)
+
 
 _KNOWN: WeakKeyDictionary[Any, ControlTokens] = WeakKeyDictionary()
 

@@ -81,6 +81,16 @@ class Template(Rendering):
             return prompt.removesuffix(self.opening) + self._piece([answer])
         return self.whole([*messages, answer], opening=False)
 
+    def turn(self, messages: list[dict]) -> tuple[list[int], list[int]]:
+        """The ids of a conversation that ends with an answer: those before it, and its own with the token that ends it."""
+        end = self.control.name(self._tokenizer.eos_token)
+        prompt = self.text(messages[:-1])
+        whole = self.answered(prompt, messages[:-1], messages[-1])
+        # Some templates do not repeat the generation prompt (they drop earlier thoughts).
+        answer = whole[len(prompt) :] if whole.startswith(prompt) else self.control.named(messages[-1]["content"])
+        # What follows the end of the turn is the template's, not the policy's.
+        return self.control.ids(prompt), self.control.ids(answer.split(end)[0] + end)
+
     def _in_pieces(self, messages: list[dict]) -> str:
         key = "first", self._seen(messages[0])
         if key not in self._pieces:

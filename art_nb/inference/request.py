@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from art_nb.inference.chat import Options
+from art_nb.inference.constraints import Constraint
 from art_nb.inference.policies import NamedPolicy
 
 
@@ -16,6 +18,7 @@ class Request:
 
     last_slot: the one that may hold its conversation; slot: the one that it was given.
     pending: tokens that are known but not computed yet; guess: tokens computed on suspicion behind them.
+    constraint: which tokens may be drawn; None for all. on_token: called whenever it has got further tokens.
     """
 
     policy: NamedPolicy
@@ -25,6 +28,7 @@ class Request:
     draws: random.Random
     done: asyncio.Future
     last_slot: int | None
+    constraint: Constraint | None = None
     slot: int = -1  # until it is admitted
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -34,12 +38,17 @@ class Request:
     uniforms: list[float] = field(default_factory=list)
     finish_reason: str = ""  # while it goes on
     cut: bool = False  # a stop string ended it
+    on_token: Callable[[], None] = lambda: None
 
     def uniform(self, index: int) -> float:
         """The draw for the token with this index: the same however often it is asked for."""
         while len(self.uniforms) <= index:
             self.uniforms.append(self.draws.random())
         return self.uniforms[index]
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more."""
+        self.finish_reason = self.finish_reason or "cancelled"
 
     def last_two(self) -> tuple[int, ...]:
         return tuple((self.prompt[-2:] + self.tokens[-2:])[-2:])

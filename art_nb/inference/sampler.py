@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
+import re
 import time
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -22,18 +22,21 @@ import torch
 from openai.types.chat import ChatCompletion
 
 from art_nb.inference.cache import SlotCache
-from art_nb.inference.chat import Answer, RequestError, check, completion
+from art_nb.inference.chat import TOOL_END, Answer, RequestError, check, completion
+from art_nb.inference.constraints import Constraints
 from art_nb.inference.draws import draw
 from art_nb.inference.policies import NamedPolicy
 from art_nb.inference.prompts import Prompts, plain
 from art_nb.inference.request import Request
+from art_nb.inference.settling import settle
 from art_nb.inference.slots import Slots, common
+from art_nb.inference.streaming import Chunks
 
-SETTLE = 8  # rounds of the event loop between two forwards, for those who were answered to ask again
 WORTH_WAITING = 64  # tokens; for a longer one that another request is about to compute, a forward is waited
 HABIT = 3  # times that a token must have followed the same two tokens to be guessed
 LONGEST_GUESS = 8
 MOST_TOKENS = 32768  # of prompts that one forward takes in
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for one byte, of a tokenizer whose other tokens are letters
 
 
 @dataclass
@@ -65,9 +68,11 @@ class Sampler:
         ends = model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         self.end_tokens = {e for e in [*ends, tokenizer.eos_token_id] if e is not None}
+        self.constraints = Constraints(tokenizer, self.end_tokens)
         self.texts: dict[int, str] = {}
         self.tokens_sampled, self.seconds = 0, 0.0  # since the start: what was sampled, and the time it took
         self.waiting: deque[Request] = deque()
+        self.settle = settle  # awaited between two forwards; a server that has clients elsewhere puts its own here
         self.driver: asyncio.Task | None = None
         self._reset(slots)
 
@@ -93,11 +98,17 @@ class Sampler:
             self.memories[policy.name] = Memory(Prompts(self.tokenizer, ends))
         return self.memories[policy.name]
 
-    async def create(self, *, messages, policy: NamedPolicy | None = None, **parameters) -> ChatCompletion:
+    async def create(self, *, messages, policy: NamedPolicy | None = None, **parameters) -> ChatCompletion | Chunks:
         """Answer one chat completion request, as `openai.AsyncOpenAI().chat.completions.create` does.
 
         Each choice also carries `prompt_token_ids`, `token_ids`, `token_logprobs` (natural log, temperature 1, full
         distribution) and `token_texts`, so that training uses exactly what was sampled, and the name of the `policy`.
+        With `stream=True` the answer comes in chunks; the one that ends a choice carries all that.
+
+        What `response_format`, `tool_choice` or `parallel_tool_calls` rule out is not drawn. `token_logprobs` still say
+        how likely the policy made each token by itself, not how likely it was among those allowed. So training on such
+        an answer is GRPO for the policy without the rule, from samples that it would not always have drawn: a token
+        that it hardly would have said has a large gradient, and a reward teaches it to say that unasked.
 
         Raises:
             RequestError: a parameter is out of range or unknown, or the conversation does not fit the context.
@@ -118,25 +129,32 @@ class Sampler:
         key = self._key(policy, template.control.shown(text), options.seed)
         loop, longest = asyncio.get_running_loop(), options.max_tokens or room
         requests = [
-            Request(policy, prompt, options, longest, random.Random(f"{key} {i}"), loop.create_future(), slot)
+            Request(
+                policy, prompt, options, longest, random.Random(f"{key} {i}"), loop.create_future(), slot,
+                constraint=self.constraints.of(options),
+            )
             for i in range(options.n)
-        ]
+        ]  # fmt: skip
         self.waiting += requests
+
+        def whole() -> ChatCompletion:
+            result = completion(key, options, [self._answer(request) for request in requests])
+            for request, choice in zip(requests, result.choices, strict=True):
+                said = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+                if not request.cut:
+                    ids = request.prompt + self._spoken(request)
+                    prompts.remember(text, template.answered(text, messages, said), ids, request.slot)
+            return result
+
+        if options.stream:
+            return Chunks(requests, key, options, self._answer, whole)
         try:
             await asyncio.gather(*(request.done for request in requests))
         except BaseException:
             for request in requests:
-                request.finish_reason = request.finish_reason or "cancelled"
+                request.give_up()
             raise
-        answers = [self._answer(request) for request in requests]
-        result = completion(key, options, answers)
-        for request, choice in zip(requests, result.choices, strict=True):
-            said = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
-            choice.policy = policy.name  # type: ignore[attr-defined]  # openai's models take further fields
-            if not request.cut:
-                ids = request.prompt + self._spoken(request)
-                prompts.remember(text, template.answered(text, messages, said), ids, request.slot)
-        return result
+        return whole()
 
     def _key(self, policy: NamedPolicy, text: str, seed: int | None) -> str:
         """Names the request and seeds its draws: by its seed if it has one, else by how often the prompt was asked."""
@@ -153,7 +171,10 @@ class Sampler:
             if self.driver.get_loop() is loop:
                 return
             if self.driver.get_loop().is_running():
-                raise RuntimeError("the sampler is in use in another event loop: ask it from there")
+                raise RuntimeError(
+                    "the sampler is in use in another event loop: ask it from there, and run code that does not await "
+                    "by `await asyncio.to_thread(function)`"
+                )
             # That loop was abandoned, by an interrupt say, and with it everybody who asked.
             self.waiting.clear()
             self._reset(len(self.slots.held))
@@ -166,8 +187,7 @@ class Sampler:
         started = time.perf_counter()
         try:
             while self.waiting or self.active:
-                for _ in range(SETTLE):
-                    await asyncio.sleep(0)
+                await self.settle()
                 self._drop_cancelled()
                 self._admit()
                 if self.active:
@@ -251,7 +271,10 @@ class Sampler:
     def _guess(self, request: Request) -> list[int]:
         """What habit says comes next: the fixed words of a tool call, say. Each is only kept if it is drawn as well,
         so guesses change how many tokens a forward gives and not which."""
-        guess, before, habits = [], request.last_two(), self._memory(request.policy).habits
+        guess: list[int] = []
+        before, habits = request.last_two(), self._memory(request.policy).habits
+        if request.constraint:
+            return guess  # what may follow a guess is not known before it is drawn
         for _ in range(min(LONGEST_GUESS, request.max_tokens - len(request.tokens) - 1)):
             token, times = habits.get(before, (-1, 0))
             if times < HABIT:
@@ -260,14 +283,14 @@ class Sampler:
             before = (*before, token)[-2:]
         return guess
 
-    def _sample(self, requests: Iterable[Request], logits: torch.Tensor) -> None:
+    def _sample(self, requests: list[Request], logits: torch.Tensor) -> None:
         """Draw a token behind each output of the forward, and let each request take its own."""
         outputs = [(r.options, r.uniform(len(r.tokens) + i)) for r in requests for i in range(1 + len(r.guess))]
         controls = torch.tensor([(o.temperature, o.top_p, u) for o, u in outputs], dtype=torch.float64)
         logprobs = torch.log_softmax(logits, dim=-1)
         if logprobs.amax(-1).isnan().any():
             raise FloatingPointError("the model's output is not finite: its weights are broken")
-        tokens = draw(logits, *controls.to(logits.device).unbind(1))
+        tokens = draw(self._allowed(requests, logits), *controls.to(logits.device).unbind(1))
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         most = max(options.top_logprobs for options, _ in outputs)
         top: list[list[tuple[int, float]]] = [[]] * len(outputs)
@@ -276,7 +299,23 @@ class Sampler:
             top = [list(zip(*pair, strict=True)) for pair in zip(which, best, strict=True)]
         drawn = zip(tokens.tolist(), chosen, top, strict=True)
         for request in requests:
-            self._take(request, list(islice(drawn, 1 + len(request.guess))))
+            own = list(islice(drawn, 1 + len(request.guess)))
+            if not request.finish_reason:
+                self._take(request, own)
+
+    def _allowed(self, requests: list[Request], logits: torch.Tensor) -> torch.Tensor:
+        """The logits, -inf where a request's constraint lets a token not be drawn."""
+        if not any(request.constraint for request in requests):
+            return logits
+        masked, row = logits.clone(), 0
+        for request in requests:
+            if request.constraint:
+                try:
+                    masked[row, ~request.constraint.allowed(logits.shape[1]).to(logits.device)] = -torch.inf
+                except RequestError as error:
+                    self._end(request, "refused", error)
+            row += 1 + len(request.guess)
+        return masked
 
     def _take(self, request: Request, drawn: list[tuple[int, float, list]]) -> None:
         """Take drawn tokens for as long as what was guessed before them is what was drawn."""
@@ -285,6 +324,8 @@ class Sampler:
             usual, times = habits.get(request.last_two(), (token, 0))
             habits[request.last_two()] = (token, times + 1 if token == usual else 1)
             request.tokens.append(token)
+            if request.constraint:
+                request.constraint.take(token)
             request.logprobs.append(logprob)
             request.alternatives.append(top[: request.options.top_logprobs])
             self.tokens_sampled += 1
@@ -295,41 +336,57 @@ class Sampler:
         request.pending = [token]
         self.slots.held[request.slot] += computed
         self.cache.lengths[request.slot] += len(computed)
+        request.on_token()
 
     def _finished(self, request: Request) -> bool:
-        """Whether the sequence ends with its last token; if so its slot is free and the one who asked wakes up."""
-        stop = request.options.stop
-        if stop and request.tokens[-1] not in self.end_tokens:
+        """Whether the sequence ends with its last token."""
+        stop, one_call = request.options.stop, request.options.tools and not request.options.parallel_tool_calls
+        ended = request.tokens[-1] in self.end_tokens
+        if (stop or one_call) and not ended:
             said = self.tokenizer.decode(request.tokens)
             request.cut = any(text in said for text in stop)
-        if request.tokens[-1] in self.end_tokens or request.cut:
-            request.finish_reason = "stop"
-        elif len(request.tokens) >= request.max_tokens:
-            request.finish_reason = "length"
-        else:
-            return False
+            ended = request.cut or bool(one_call and TOOL_END in said)
+        full = len(request.tokens) >= request.max_tokens
+        if ended or full:
+            self._end(request, "stop" if ended else "length")
+        return ended or full
+
+    def _end(self, request: Request, reason: str, error: Exception | None = None) -> None:
+        """Its slot is free, and the one who asked wakes up."""
+        request.finish_reason = reason
         self.slots.free[request.slot] = None
         if not request.done.done():
-            request.done.set_result(None)
-        return True
+            request.done.set_exception(error) if error else request.done.set_result(None)
 
     def _answer(self, request: Request) -> Answer:
+        """What it has got so far."""
         content = self.tokenizer.decode(self._spoken(request))
         for stop in request.options.stop:
             content = content.partition(stop)[0]
         return Answer(
+            policy=request.policy.name,
             prompt=request.prompt,
             content=content,
             finish_reason=request.finish_reason,
-            tokens=request.tokens,
-            logprobs=request.logprobs,
+            tokens=list(request.tokens),
+            logprobs=list(request.logprobs),
             texts=[self._text(token) for token in request.tokens],
             alternatives=[[(self._text(token), p) for token, p in top] for top in request.alternatives],
         )
 
     def _spoken(self, request: Request) -> list[int]:
-        """What was sampled, without the token that ends the answer."""
-        return request.tokens[:-1] if request.tokens[-1] in self.end_tokens else request.tokens
+        """What was sampled, without the token that ends the answer; while it goes on, without the bytes at its end, for
+        a tokenizer whose tokens are letters shows bytes in a row as one text, or as none."""
+        tokens = request.tokens
+        if request.finish_reason:
+            return tokens[:-1] if tokens[-1] in self.end_tokens else tokens
+        last = len(tokens)
+        while last and self._is_byte(tokens[last - 1]):
+            last -= 1
+        return tokens[:last]
+
+    def _is_byte(self, token: int) -> bool:
+        return BYTE.fullmatch(self.tokenizer.convert_ids_to_tokens(token) or "") is not None
 
     def _text(self, token: int) -> str:
         if token not in self.texts:

@@ -38,9 +38,6 @@ class Traced(str):
     def __add__(self, other: str) -> str:
         return joined((self, other)) if type(other) in STRINGS else NotImplemented
 
-    def __radd__(self, other: str) -> str:
-        return joined((other, self)) if type(other) is str else NotImplemented
-
     def __getitem__(self, index: Any) -> str:
         part = str.__getitem__(self, index)
         return Traced(part, self.mask[index]) if isinstance(index, slice) else part

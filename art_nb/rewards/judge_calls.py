@@ -1,15 +1,15 @@
 """One call of a judge: through LiteLLM to any provider, or through a given `openai` client; failures sorted by what helps.
 
-LiteLLM is imported at the first call, and reaches nothing but the provider: without its own environment variables set it
-would download a price list from GitHub when it is imported.
+LiteLLM is imported at the first call.
 """
 
-import os
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import openai
+
+from art_nb.api_costs import load_litellm, stated_cost
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -76,18 +76,13 @@ def context_tokens(model: str) -> int | None:
 
 
 def _litellm() -> Any:
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
-    os.environ.setdefault("LITELLM_LOCAL_BLOG_POSTS", "True")
     try:
-        import litellm
+        return load_litellm()
     except ImportError as error:
         raise ImportError(
             "a judge named by provider/model is called through LiteLLM, which is not installed: "
             "pip install 'art-nb[judge]', or pass LLMJudge(model, client=AsyncOpenAI(...)), or judge by RubricJudge()"
         ) from error
-    litellm.telemetry = False
-    litellm.suppress_debug_info = True  # it prints advice at each error
-    return litellm
 
 
 def _sorted(error: openai.APIError) -> Exception:
@@ -116,5 +111,5 @@ def _reply(response: Any) -> Reply:
         refusal=getattr(message, "refusal", None),
         prompt_tokens=usage.prompt_tokens if usage else 0,
         completion_tokens=usage.completion_tokens if usage else 0,
-        cost_usd=getattr(response, "_hidden_params", {}).get("response_cost"),
+        cost_usd=stated_cost(response),
     )

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
+from art_nb.metrics import JUDGE, MetricsBuilder
 from art_nb.rewards.judge_answers import TrajectoryScore
 from art_nb.rewards.judges import Judge, JudgeError, Judgement, LLMJudge, Usage
 from art_nb.trajectories import Trajectory, TrajectoryGroup
@@ -42,10 +43,14 @@ async def ruler(
         tools: what the agent could call, to show to the judge.
         debug: print the scores and reasons.
 
+    What the judge cost goes to the active `art.metrics.MetricsBuilder`, if there is one.
+
     Raises: JudgeError when the judge gave no usable scores; ImportError when LiteLLM is needed and missing.
     """
     trajectories = [Trajectory(messages_and_choices=list(messages), tools=tools) for messages in message_lists]
     judgement = await _judge(trajectories, judge_model, extra_litellm_params, rubric, debug)
+    if (builder := MetricsBuilder.active_one()) and judgement.usage.cost_usd is not None:
+        builder.add_cost(f"{builder.cost_context}/{JUDGE}", judgement.usage.cost_usd)
     return judgement.scores
 
 
@@ -63,7 +68,8 @@ async def ruler_score_group(
     In each trajectory of the copy: `reward` and metrics["ruler_score"] are the score, metrics["independent_reward"] is
     the reward there was, the reason is in `logs`, and `turn_rewards` is None (a score is for the whole trajectory). In
     its metrics: what judging took, as judge_calls, judge_cached, judge_prompt_tokens, judge_completion_tokens,
-    judge_shortened (trajectories that the judge saw in part) and, where the price is known, judge_cost_usd.
+    judge_shortened (trajectories that the judge saw in part) and, where the price is known, judge_cost_usd; with the row
+    of a split that adds up to costs/train/judge/ruler, or costs/eval/...
 
     Args:
         swallow_exceptions: log a JudgeError as a warning and return None: `gather_trajectory_groups` drops the group.

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from art_nb.metrics import ADDED_UP, SCENARIOS, UNIQUE
 from art_nb.storage.checkpoints import append_jsonl, read_jsonl, write_file
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.trajectories.records import json_number
@@ -45,7 +46,8 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     reward_std: the standard deviation within a group (n - 1), averaged over the groups of two or more.
     group_rewards: per group, per trajectory.
     groups, trajectories, exceptions: counts.
-    Each metric of the trajectories: the mean where set. Of the groups: the same, "group_{name}".
+    Each metric of the trajectories: the mean where set. Of the groups: the same, "group_{name}". What is added up instead
+    (`art_nb.metrics`), costs say, is left out.
     """
     trajectories = [trajectory for group in groups for trajectory in group]
     rewards = [trajectory.reward for trajectory in trajectories]
@@ -69,8 +71,41 @@ def _means(metrics: Iterable[dict[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for each in metrics:
         for name, value in each.items():
+            if name.startswith(ADDED_UP):
+                continue
             values.setdefault(name, []).append(float(value))
     return {name: sum(column) / len(column) for name, column in values.items()}
+
+
+def counts(groups: list[TrajectoryGroup], split: str) -> dict[str, int]:
+    """How much a row of groups stands for, under ART's names; of splits that train or evaluate."""
+    if not groups or split not in ("train", "val", "test"):
+        return {}
+    found = {
+        "data/step_num_scenarios": len(groups),
+        "data/step_num_trajectories": sum(len(group) + len(group.exceptions) for group in groups),
+        "data/step_num_groups_submitted": len(groups),
+    }
+    histories = [history for group in groups for t in group for history in (t, *t.additional_histories)]
+    if tokens := sum(len(getattr(choice, "token_ids", ())) for history in histories for choice in history.choices()):
+        found["data/step_actor_tokens"] = tokens
+    if split == "train":
+        found["data/step_num_groups_trainable"] = sum(len({t.reward for t in group}) > 1 for group in groups)
+    return found
+
+
+def scenario_ids(groups: Iterable[TrajectoryGroup]) -> list[str]:
+    """metadata["scenario_id"] of each group, or of a trajectory of it, where there is one."""
+    found = [[each.metadata.get("scenario_id") for each in (group, *group)] for group in groups]
+    return [str(next(i for i in ids if i is not None)) for ids in found if any(i is not None for i in ids)]
+
+
+def sums_so_far(folder: Path) -> dict[str, Any]:
+    """The sums over the run of the rows in history.jsonl, for `MetricsBuilder.load_state_dict`."""
+    read = rows(folder)
+    sums = {name: value for row in read for name, value in row.items() if "/cum/" in name and isinstance(value, int | float)}
+    sums.pop(UNIQUE, None)
+    return {"cum_state": sums, "unique_scenario_ids": [each for row in read for each in row.get(SCENARIOS, ())]}
 
 
 def write_trajectories(folder: Path, groups: list[TrajectoryGroup], split: str, step: int) -> None:
@@ -99,7 +134,7 @@ def history(folder: Path) -> "pandas.DataFrame":
     """One row per logged row, one column per metric, with the columns step, split and time first."""
     import pandas
 
-    read = [{name: _number(value) for name, value in row.items()} for row in rows(folder)]
+    read = [{name: number(value) for name, value in row.items()} for row in rows(folder)]
     table = pandas.DataFrame(read, columns=None if read else ["step", "split", "time"])
     first = ["step", "split", "time"]
     return table[first + [name for name in table.columns if name not in first]]
@@ -124,8 +159,8 @@ def trajectory_table(found: list[dict[str, Any]]) -> "pandas.DataFrame":
     table = []
     for record in found:
         fields = {name: value for name, value in record.items() if name not in nested}
-        numbers = {name: _number(value) for name, value in record["metrics"].items()}
-        fields["reward"], fields["advantage"] = _number(record["reward"]), _number(record["advantage"])
+        numbers = {name: number(value) for name, value in record["metrics"].items()}
+        fields["reward"], fields["advantage"] = number(record["reward"]), number(record["advantage"])
         table.append({**{n: fields[n] for n in ("step", "split")}, **record["metadata"], **numbers, **fields})
     return pandas.DataFrame(table)
 
@@ -184,7 +219,8 @@ def plain_numbers(value: Any) -> Any:
     return json_number(value.item() if hasattr(value, "item") else value)
 
 
-def _number(value: Any) -> Any:
+def number(value: Any) -> Any:
+    """What JSON had to spell as a string is a float again, in lists too."""
     if isinstance(value, list):
-        return [_number(each) for each in value]
+        return [number(each) for each in value]
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

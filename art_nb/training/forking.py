@@ -65,7 +65,8 @@ def _copy(source: Path, folder: Path, optimizer: bool, origin: str) -> None:
     if not optimizer:
         save_file({}, folder / OPTIMIZER)
     state = json.loads((source / "state.json").read_text(encoding="utf-8"))
-    # The row of metrics is the other model's.
+    # The row of metrics is the other model's, and so is the request that asked for the step.
+    state.pop("request", None)
     (folder / "state.json").write_text(json.dumps({**state, "row": None, "forked_from": origin}), encoding="utf-8")
 
 

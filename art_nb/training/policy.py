@@ -22,14 +22,15 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 
 import torch  # noqa: E402
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-# Taken before Unsloth can be imported: on a GPU it rebinds trl's trainer to a rewritten one (see learner.py).
-from trl import GRPOTrainer  # noqa: E402, F401
+# Taken before Unsloth can be imported: on a GPU it rebinds trl's trainers to rewritten ones (see trainer.py).
+from trl import GRPOTrainer, SFTTrainer  # noqa: E402, F401
 
 from art_nb.inference.policies import AdaptedModel, NamedPolicy  # noqa: E402
 from art_nb.training import merge  # noqa: E402
+from art_nb.training.precision import dtype_on_cpu  # noqa: E402
 
 # These imports made half a million objects that stay. The garbage collector looked at all of them every few turns of a
 # long rollout, which took as long as a turn; what is frozen it leaves alone.
@@ -101,6 +102,8 @@ def load_policy(
     Args:
         engine: "unsloth", "transformers", or "auto" (Unsloth where it imports).
         init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, ...).
+            Without a dtype a model is loaded as it is stored; on a processor in float32, or by transformers in bfloat16
+            where it is stored in that and the processor multiplies it.
         peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...). The defaults depend on the model's size.
             An adapter's folder brings its own.
         seed: of the adapter's random start.
@@ -183,8 +186,9 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
     from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
     on_gpu = torch.cuda.is_available()
+    tokenizer = AutoTokenizer.from_pretrained(_tokenizer_name(name))
     if init_args.get("dtype") is None:
-        init_args["dtype"] = "auto" if on_gpu else torch.float32
+        init_args["dtype"] = "auto" if on_gpu else dtype_on_cpu(AutoConfig.from_pretrained(_base_name(name)).dtype)
     if on_gpu:
         init_args.setdefault("device_map", {"": torch.cuda.current_device()})
     checkpointing = init_args.pop("use_gradient_checkpointing", False)
@@ -196,7 +200,6 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
         init_args["quantization_config"] = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
-    tokenizer = AutoTokenizer.from_pretrained(_tokenizer_name(name))
     if is_adapter(name):
         model = AutoPeftModelForCausalLM.from_pretrained(name, is_trainable=True, **init_args)
     else:
@@ -235,13 +238,18 @@ def _lora_settings(model: PreTrainedModel, peft_args: dict, seed: int) -> tuple[
     return settings, settings.pop("random_state", seed), settings.pop("use_gradient_checkpointing", False)
 
 
-def is_adapter(name: str) -> bool:
+def is_adapter(name: str | Path) -> bool:
     return (Path(name) / "adapter_config.json").exists()
 
 
 def _tokenizer_name(name: str) -> str:
     """An adapter's folder often holds no tokenizer: then it is the base model's."""
-    if not is_adapter(name) or (Path(name) / "tokenizer_config.json").exists():
+    return name if (Path(name) / "tokenizer_config.json").exists() else _base_name(name)
+
+
+def _base_name(name: str) -> str:
+    """Of an adapter's folder the model that it belongs to."""
+    if not is_adapter(name):
         return name
     return json.loads((Path(name) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
 

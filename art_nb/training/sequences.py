@@ -11,10 +11,10 @@ import torch
 from openai.types.chat.chat_completion import Choice
 
 from art_nb.inference.chat import is_sampled
-from art_nb.inference.prompts import Template, plain
+from art_nb.inference.prompts import Prompts, plain
 from art_nb.training.grpo import group_advantages, turn_advantages
 from art_nb.trajectories import History, Trajectory, TrajectoryGroup
-from art_nb.types import TrainConfig
+from art_nb.types import MessageOrChoice, TrainConfig
 
 
 @dataclass
@@ -87,6 +87,7 @@ def build_sequences(
     training = InTraining(policy, config.other_policies)
     left_out = _left_out(groups, training)
     advantages = compute_advantages(groups, config, training.leaves_out)
+    prompts = Prompts(tokenizer, [])
     sequences, silent = [], 0
     for g, group in enumerate(groups):
         carries_signal = _carries_signal(group, advantages[g])
@@ -94,7 +95,7 @@ def build_sequences(
         for t, trajectory in enumerate(group):
             if training.leaves_out(trajectory):
                 continue
-            built = _trajectory_sequences(trajectory, tokenizer, advantages[g][t], training)
+            built = _trajectory_sequences(trajectory, prompts, advantages[g][t], training)
             if not any(any(s.trained) for s in built):
                 raise ValueError(
                     f"group {g}, trajectory {t} has no trainable token: it holds no Choice. Append the "
@@ -196,42 +197,51 @@ def _model(policy: str) -> str:
 
 
 def _trajectory_sequences(
-    trajectory: Trajectory, tokenizer, advantages: list[float], training: InTraining
+    trajectory: Trajectory, prompts: Prompts, advantages: list[float], training: InTraining
 ) -> list[TokenSequence]:
-    """A choice whose prompt extends the sequence so far joins it; any other starts a new sequence."""
+    """The sequences of all that the policy learns from."""
     remaining = iter(advantages)
     sequences = []
     for history in (trajectory, *trajectory.additional_histories):
-        current = TokenSequence()
+        current: list[TokenSequence] = []
         for i, item in enumerate(history.messages_and_choices):
             if not isinstance(item, Choice):
                 continue
             advantage = next(remaining)
             if not training.learns(item):
                 continue
-            prompt, sampled, logprobs = _tokens_of(item, history, i, tokenizer)
-            if not current.ids or prompt[: len(current.ids)] != current.ids:
-                current = TokenSequence()
-                sequences.append(current)
-            current.add(prompt[len(current.ids) :])
-            current.add(sampled, logprobs, advantage, training.is_off_policy(item))
+            prompt, sampled, logprobs = tokens_of(item, history, i, prompts)
+            add_turn(current, prompt, sampled, logprobs, advantage, training.is_off_policy(item))
             item.token_advantages = [advantage] * len(sampled)  # type: ignore[attr-defined]  # they take further fields
+        sequences += current
     return sequences
 
 
-def _tokens_of(choice: Choice, history: History, position: int, tokenizer) -> tuple[list[int], list[int], list[float]]:
-    """(prompt ids, sampled ids, logprobs): exact if our sampler made the choice, else re-tokenised.
+def add_turn(
+    sequences: list[TokenSequence],
+    prompt: list[int],
+    said: list[int],
+    logprobs: list[float],
+    advantage: float = 0.0,
+    off_policy: bool = False,
+) -> None:
+    """A turn whose prompt extends the last sequence joins it; any other starts a new sequence."""
+    if not sequences or prompt[: len(sequences[-1].ids)] != sequences[-1].ids:
+        sequences.append(TokenSequence())
+    current = sequences[-1]
+    current.add(prompt[len(current.ids) :])
+    current.add(said, logprobs, advantage, off_policy)
 
-    What another server sampled has no known log-probabilities: NaN.
+
+def tokens_of(
+    said: MessageOrChoice, history: History, position: int, prompts: Prompts
+) -> tuple[list[int], list[int], list[float]]:
+    """(prompt ids, answer's ids, logprobs) of an assistant's turn: exact if our sampler made it, else re-tokenised.
+
+    What was not sampled here has no known log-probabilities: NaN.
     """
-    if is_sampled(choice):
-        return choice.prompt_token_ids, choice.token_ids, choice.token_logprobs
+    if isinstance(said, Choice) and is_sampled(said):
+        return said.prompt_token_ids, said.token_ids, said.token_logprobs
     tools: list[Any] | None = history.tools
-    template, messages = Template(tokenizer, tools, {}), plain(history.messages()[: position + 1])
-    control, end = template.control, template.control.name(tokenizer.eos_token)
-    prompt, whole = template.whole(messages[:position]), template.whole(messages, opening=False)
-    # Some templates do not repeat the generation prompt (they drop earlier thoughts).
-    answer = whole[len(prompt) :] if whole.startswith(prompt) else control.named(choice.message.content or "")
-    # What follows the end of the turn is the template's, not the policy's.
-    ids = control.ids(answer.split(end)[0] + end)
-    return control.ids(prompt), ids, [math.nan] * len(ids)
+    prompt, answer = prompts.template(tools, {}).turn(plain(history.messages()[: position + 1]))
+    return prompt, answer, [math.nan] * len(answer)

@@ -25,9 +25,11 @@ class Versions:
         name, base: the model's name, and what its `base_model` is called.
         folder: of its checkpoints.
         seed: of all that is drawn; mixed with the step.
+        base_folder: where the base model lies, if it has another name.
     """
 
-    def __init__(self, policy: Policy, name: str, base: str, folder: Path, seed: int):
+    def __init__(self, policy: Policy, name: str, base: str, folder: Path, seed: int, base_folder: Path | None = None):
+        self.base_folder = base_folder or Path(base)
         self.policy, self.name, self.base, self.folder, self.seed = policy, name, base, folder, seed
         self.step = 0  # the latest
         self._read = lru_cache(maxsize=IN_MEMORY)(self._read_one)
@@ -63,7 +65,7 @@ class Versions:
 
     def _read_one(self, name: str) -> NamedPolicy:
         if name == self.base:
-            adapter = read_adapter(self.policy, Path(self.base)) if is_adapter(self.base) else None
+            adapter = read_adapter(self.policy, self.base_folder) if is_adapter(self.base_folder) else None
             return self.policy.named(name, (self.seed, "base"), adapter)
         step = int(name.rpartition("@")[2])
         adapter = read_adapter(self.policy, checkpoints.step_folder(self.folder, step))

@@ -1,17 +1,27 @@
-"""`art.utils`: ART's home of `iterate_dataset`, `retry` and `get_trajectory_messages`."""
+"""`art.utils`: ART's home of `iterate_dataset`, `retry` and other small things; `benchmarking` compares models."""
 
+import asyncio
 import math
 import random
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import wraps
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 from tqdm.auto import tqdm
 
+from art_nb.model import Model
 from art_nb.rollouts.retrying import retry
+from art_nb.storage import checkpoints
+from art_nb.types import Message
 from art_nb.utils.get_trajectory_messages import get_trajectory_messages
 
-__all__ = ["DatasetBatch", "get_trajectory_messages", "iterate_dataset", "retry"]
+__all__ = [
+    "DatasetBatch", "format_message", "get_model_step", "get_trajectory_messages", "iterate_dataset", "limit_concurrency",
+    "retry",
+]  # fmt: skip
 
 T = TypeVar("T")
 
@@ -65,3 +75,32 @@ def _shuffled(size: int, epoch: int) -> list[int]:
     order = list(range(size))
     random.Random(epoch).shuffle(order)
     return order
+
+
+def limit_concurrency(n: int, derive_key: Callable[..., str] | None = None) -> Callable[[Callable], Callable]:
+    """A decorator for async functions: at most `n` calls run at once, or `n` for each key that `derive_key(*args)` gives."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        running: defaultdict[str | None, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(n))
+
+        @wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> Any:
+            async with running[derive_key(*args, **kwargs) if derive_key else None]:
+                return await function(*args, **kwargs)
+
+        return limited
+
+    return decorate
+
+
+def format_message(message: Message) -> str:
+    """A message as text to read: its role, what it says, and the functions that it calls."""
+    fields: Any = message
+    calls = [call["function"] for call in fields.get("tool_calls") or () if "function" in call]
+    said = [str(fields.get("content") or ""), *(f"{function['name']}({function['arguments']})" for function in calls)]
+    return "\n".join([f"{fields['role'].capitalize()}:", *filter(None, said)])
+
+
+def get_model_step(model: Model, art_path: str) -> int:
+    """The step of the latest checkpoint under `art_path`, the path of a backend; 0 when there is none."""
+    return checkpoints.latest(Path(art_path) / model.project / "models" / model.name / "checkpoints") or 0

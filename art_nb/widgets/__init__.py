@@ -7,12 +7,13 @@ from .advantage_explorer import AdvantageExplorer
 from .group_view import GroupView
 from .judge_view import JudgeView
 from .kl_explorer import KLExplorer
+from .repair_view import RepairView
 from .surrogate_explorer import SurrogateExplorer
 from .token_lens import TokenLens
 from .training_view import TrainingView
 from .trajectory_viewer import TrajectoryViewer
 
 __all__ = [
-    "AdvantageExplorer", "GroupView", "JudgeView", "KLExplorer", "SurrogateExplorer", "TokenLens", "TrainingView",
-    "TrajectoryViewer",
+    "AdvantageExplorer", "GroupView", "JudgeView", "KLExplorer", "RepairView", "SurrogateExplorer", "TokenLens",
+    "TrainingView", "TrajectoryViewer",
 ]  # fmt: skip

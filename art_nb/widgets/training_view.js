@@ -26,6 +26,7 @@ const TILES = [
   { key: "clip_fraction", label: "Clip fraction", series: ["clip_fraction"] },
   { key: "speed", label: "Tokens/s", series: ["rollout_tokens_per_s", "train_tokens_per_s"] },
   { key: "loss", label: "Loss", series: ["loss"] },
+  { key: "costs/all", label: "Cost, US$", series: ["costs/all"] },
 ];
 const LEGEND = "A dot is a trajectory. Blue earned more than its group's mean (line), orange less. Stronger shade: the middle half. " +
   "Ring: all equal, no signal.";

@@ -14,12 +14,13 @@ KNOWN = (  # recorded metrics that have their own place in the view, or none: ev
     "step", "split", "time", "reward", "reward_std", "reward_min", "reward_max", "group_rewards", "kl", "entropy",
     "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "loss", "learning_rate", "rollout_tokens_per_s",
     "train_tokens_per_s", "rollout_s", "train_s", "save_s", "groups", "groups_without_signal", "trajectories",
-    "tokens_trained", "advantage", "duration", "exceptions",
+    "tokens_trained", "advantage", "duration", "exceptions", "costs/all",
 )  # fmt: skip
 PANELS = {
     "kl": "KL to the base", "entropy": "Entropy", "clip_fraction": "Clip fraction",
-    "rollout_tokens_per_s": "Rollout tokens/s", "loss": "Loss",
+    "rollout_tokens_per_s": "Rollout tokens/s", "loss": "Loss", "costs/all": "Cost, US$",
 }  # fmt: skip
+TOTALS = ("costs/", "time/", "data/", "throughput/")  # see `art_nb.metrics`; history() has them all
 TAIL = 64
 
 
@@ -53,11 +54,11 @@ class TrainingView(View):
 
     @classmethod
     def from_history(cls, rows, total_steps: int | None = None, title: str | None = None) -> TrainingView:
-        """Rebuild the view from history rows (a list of dicts, or the frame of `model.history()`)."""
+        """Rebuild the view from history rows (dicts, or the frame of `model.history()`): training and validation."""
         if hasattr(rows, "to_dict"):
             rows = rows.to_dict("records")
         view = cls(total_steps, title)
-        view.rows = [_row(row) for row in rows]
+        view.rows = [_row(row) for row in rows if row.get("split", "train") in ("train", "val")]
         view.quiet = quiet_panels(view.rows, view._numbers())
         if view.rows:
             first, last = view.rows[0], view.rows[-1]
@@ -137,9 +138,10 @@ class TrainingView(View):
             return None
         labels = self._numbers()
         panels = {key: name for key, name in labels.items() if key not in self.quiet}
-        columns = -(-len(panels) // 2)
-        fig = figure(7 + 1.9 * columns, 3.1 + 0.18 * len(self.quiet))
-        grid = fig.add_gridspec(2, columns + 2, width_ratios=[1.9, 1.9] + [1] * columns)
+        rows = max(2, -(-len(panels) // 6))  # more than six in a row would be too small to read in a page
+        columns = -(-len(panels) // rows)
+        fig = figure(7 + 1.9 * columns, 1.55 * rows + 0.18 * len(self.quiet))
+        grid = fig.add_gridspec(rows, columns + 2, width_ratios=[1.9, 1.9] + [1] * columns)
         big = fig.add_subplot(grid[:, 0])
         known = [row for row in train if row.get("reward_std") is not None]
         low, high = ([row["reward"] + sign * row["reward_std"] for row in known] for sign in (-1, 1))
@@ -148,7 +150,7 @@ class TrainingView(View):
         big.set_xlabel("step", fontsize=7.5, color=GREY)
         draw_strips(fig.add_subplot(grid[:, 1], sharey=big), train)
         for i, (key, name) in enumerate(panels.items()):
-            _draw(fig.add_subplot(grid[i % 2, 2 + i // 2]), key, name, train, val)
+            _draw(fig.add_subplot(grid[i % rows, 2 + i // rows]), key, name, train, val)
         lines = "\n".join(f"{labels[key]}: {why}" for key, why in self.quiet.items())
         fig.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=GREY, linespacing=1.5)
         return png(fig)
@@ -164,7 +166,8 @@ class TrainingView(View):
 
 
 def _row(row: dict) -> dict:
-    row = {key: value for key, value in plain(dict(row)).items() if value is not None}
+    shown = {key: value for key, value in dict(row).items() if not key.startswith(TOTALS) or key in PANELS}
+    row = {key: value for key, value in plain(shown).items() if value is not None}
     if not isinstance(row.get("step"), (int, float)):
         raise ValueError(f'A history row needs a number under "step"; this one has {sorted(row)}.')
     row.setdefault("time", time.time())

@@ -95,14 +95,19 @@ def calm(axes, title: str) -> None:
 
 
 def png(fig) -> bytes:
-    """The figure as PNG bytes. Characters that the font lacks come out as boxes, without a warning for each."""
+    """The figure as PNG bytes, in 256 colours: a notebook holds many. A character that the font lacks comes out as a box,
+    without a warning."""
     import io
     import warnings
 
-    out = io.BytesIO()
+    from PIL import Image
+
+    drawn, out = io.BytesIO(), io.BytesIO()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        fig.savefig(out, format="png", pil_kwargs={"optimize": True})
+        fig.savefig(drawn, format="png")
+    colours = Image.open(drawn).convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+    colours.save(out, format="png", optimize=True)
     return out.getvalue()
 
 

@@ -18,7 +18,8 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
 from art_nb.inference.chat import parse_tool_calls
-from art_nb.tasks.email_search.environment import I_DONT_KNOW, malformed
+from art_nb.tasks.email_search.environment import I_DONT_KNOW, TOOLS
+from art_nb.tasks.tool_calls import malformed
 from data import chat_format, nano_model
 from data.chat_format import SPECIAL_TOKENS, Encoded, encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
@@ -210,7 +211,7 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 300) -> dict[str, float
         messages = demonstration.messages[: rng.choice(spoken)]
         calls, rest = parse_tool_calls(nano_model.sample(model, tokenizer, messages, demonstration.tools, 64))
         function = calls[0]["function"] if len(calls) == 1 and not rest else {"name": None, "arguments": ""}
-        fault, given = malformed(function["name"], function["arguments"])
+        fault, given = malformed(TOOLS, function["name"], function["arguments"])
         text = "\n".join(message.get("content") or "" for message in messages).lower()
         said = [given.get("keywords"), given.get("from_addr"), given.get("message_id"), given.get("answer")]
         words = [word for value in said if value and value != I_DONT_KNOW for word in value.split()]

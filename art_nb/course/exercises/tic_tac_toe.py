@@ -62,5 +62,24 @@ EXPECTED = Exercise(
     },
 )  # fmt: skip
 
-EXERCISES = {"forks": FORKS, "expected points": EXPECTED}
+def _credit(result: float, moves: int, discount: float) -> list[float]:
+    return [result * discount ** (moves - 1 - i) for i in range(moves)]
+
+
+CREDIT = Exercise(
+    right=_credit,
+    cases=lambda: [(1.0, 3, 0.5), (-1.0, 4, 0.7), (0.0, 2, 0.7), (1.0, 1, 0.5), (-1.0, 3, 1.0)],
+    mistakes={
+        "The last move stands closest to the result and gets all of it; the first one the least.":
+            lambda result, moves, discount: _credit(result, moves, discount)[::-1],
+        "Each move gets a return, so there are as many of them as moves.":
+            lambda result, moves, discount: _credit(result, moves, discount)[-1:],
+        "Only the last move is paid, but what is paid later counts for an earlier move as well, discounted.":
+            lambda result, moves, discount: [0.0] * (moves - 1) + [result],
+        "The result is discounted once for each move in between: not at all for the last.":
+            lambda result, moves, discount: [discount * each for each in _credit(result, moves, discount)],
+    },
+)  # fmt: skip
+
+EXERCISES = {"forks": FORKS, "credit": CREDIT, "expected_points": EXPECTED}
 check = checker(EXERCISES)

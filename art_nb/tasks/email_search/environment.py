@@ -6,13 +6,13 @@ call with text, also one that can't be carried out, and see the asker's own inbo
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from datetime import date
 from typing import Any
 
 from art_nb.tasks.email_search.mailbox import SORTS, Hit, Mail, Mailbox, clean, course_mailbox
 from art_nb.tasks.email_search.scenarios import SPLITS, Scenario, same_answer, scenarios
+from art_nb.tasks.tool_calls import malformed, quoted
 
 __all__ = [
     "I_DONT_KNOW", "MAX_TURNS", "OVER", "TOOLS", "EmailSearch", "EmailSearchEnvironment", "Scenario", "course_mailbox",
@@ -57,8 +57,6 @@ TOOLS = [
 """The schemas that TRL derives from `EmailSearchEnvironment`'s tools, to pass to a model as `tools=TOOLS`; by name, as TRL
 lists them."""
 
-_SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
-_TYPES = {"string": (str, "a string"), "integer": (int, "an integer"), "array": (list, "a list of strings")}
 
 
 def first_message(scenario: Scenario) -> str:
@@ -102,7 +100,7 @@ class EmailSearch:
         if self.over:
             return OVER
         self.turns += 1
-        fault, given = malformed(name, arguments)
+        fault, given = malformed(TOOLS, name, arguments)
         if fault:
             self.fault, wrong = fault
             self.ended_by = "malformed"
@@ -118,8 +116,8 @@ class EmailSearch:
         texts = {"keywords": keywords, "from_addr": from_addr, "to_addr": to_addr}
         wrong = [f"{n} is longer than {LONGEST_ARGUMENT} characters" for n, t in texts.items() if len(t) > LONGEST_ARGUMENT]
         days = {"sent_after": sent_after, "sent_before": sent_before}
-        wrong += [f"{n} must be a day like 2024-05-31, not {_quoted(t)}" for n, t in days.items() if t and not _is_day(t)]
-        wrong += [] if sort in SORTS else [f"sort must be {', '.join(SORTS)}, not {_quoted(sort)}"]
+        wrong += [f"{n} must be a day like 2024-05-31, not {quoted(t)}" for n, t in days.items() if t and not _is_day(t)]
+        wrong += [] if sort in SORTS else [f"sort must be {', '.join(SORTS)}, not {quoted(sort)}"]
         wrong += [] if 1 <= max_results <= MOST_RESULTS else [f"max_results must be 1 to {MOST_RESULTS}"]
         if wrong:
             return self._refuse(wrong[0])
@@ -134,7 +132,7 @@ class EmailSearch:
         mail = self.mailbox.read(self.scenario.inbox, message_id.strip())
         if mail is None:
             self.invalid_reads += 1
-            return f"There is no mail {_quoted(message_id)}."
+            return f"There is no mail {quoted(message_id)}."
         self.read.add(mail.message_id)
         return _page(mail)
 
@@ -200,40 +198,11 @@ class EmailSearch:
         }
 
 
-def malformed(name: str | None, arguments: str | dict | None) -> tuple[tuple[str, str] | None, dict]:
-    """What makes this no call of a tool, as (kind of fault, in words), or None; and its arguments."""
-    if not name:
-        return ("no call", "every turn must call a tool"), {}
-    if name not in _SCHEMAS:
-        return ("unknown tool", f"there is no tool {_quoted(name)}; the tools are {', '.join(_SCHEMAS)}"), {}
-    try:
-        given: Any = json.loads(arguments) if isinstance(arguments, str) else arguments
-    except (ValueError, RecursionError):
-        return ("bad arguments", "the arguments are not JSON"), {}
-    if not isinstance(given, dict):
-        return ("bad arguments", "the arguments must be a JSON object"), {}
-    for parameter, value in given.items():
-        if parameter not in _SCHEMAS[name]["properties"]:
-            return ("bad arguments", f"{name} has no argument {_quoted(parameter)}"), {}
-        kind, described = _TYPES[_SCHEMAS[name]["properties"][parameter]["type"]]
-        if type(value) is not kind or (isinstance(value, list) and any(type(item) is not str for item in value)):
-            return ("bad arguments", f"{parameter} must be {described}"), {}
-    if missing := [parameter for parameter in _SCHEMAS[name].get("required", ()) if parameter not in given]:
-        return ("bad arguments", f"{name} needs {' and '.join(missing)}"), {}
-    return None, given
-
-
 def _is_day(text: str) -> bool:
     try:
         return len(text) == 10 and date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
-
-
-def _quoted(text: str) -> str:
-    """A short piece of what the agent wrote, on one line and fit for JSON."""
-    text = clean(text)
-    return json.dumps(text if len(text) <= 40 else f"{text[:40]}...", ensure_ascii=False)
 
 
 def _line(hit: Hit) -> str:

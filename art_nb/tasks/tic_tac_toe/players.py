@@ -1,11 +1,11 @@
-"""Players without a model: one that picks any free square, and one that never makes a mistake."""
+"""Players without a model: one that picks any free square, one that only blocks, and one that never makes a mistake."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 
-from art_nb.tasks.tic_tac_toe.rules import Board, after_move, legal_moves, to_move, value
+from art_nb.tasks.tic_tac_toe.rules import Board, after_move, legal_moves, to_move, value, winner
 
 Player = Callable[[Board], str]
 
@@ -14,6 +14,19 @@ def random_player(seed: int) -> Player:
     """Any free square, all equally likely."""
     rng = random.Random(seed)
     return lambda board: rng.choice(legal_moves(board))
+
+
+def careful_player(seed: int) -> Player:
+    """A square that keeps the other from three in a line, if there is one; else any. It never looks for lines of its own."""
+    rng = random.Random(seed)
+
+    def play(board: Board) -> str:
+        other = "o" if to_move(board) == "x" else "x"
+        free = legal_moves(board)
+        blocking = [square for square in free if winner(board[: int(square) - 1] + other + board[int(square) :])]
+        return rng.choice(blocking or free)
+
+    return play
 
 
 def perfect_player(seed: int) -> Player:

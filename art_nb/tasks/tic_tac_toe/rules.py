@@ -52,6 +52,14 @@ def render(board: Board) -> str:
     return f"{to_move(board)} to move\n" + "\n".join(rows)
 
 
+def board_of(content: str) -> list[list[int]] | None:
+    """What `render` wrote, as rows for the trajectory viewer: 1 for x, 2 for o, 0 for empty; None if it is none."""
+    rows = [line.split(" ") for line in content.splitlines()[1:]]
+    if [len(row) for row in rows] != [3, 3, 3] or not {cell for row in rows for cell in row} <= set(".xo"):
+        return None
+    return [[".xo".index(cell) for cell in row] for row in rows]
+
+
 def same_by_symmetry(board: Board) -> Board:
     """One name for a board and all that it becomes when it is turned or mirrored: the first of them in the alphabet."""
     alike = []

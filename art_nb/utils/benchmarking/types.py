@@ -1,0 +1,18 @@
+"""Which model and split to compare, and under what name."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class BenchmarkModelKey:
+    """A model's logged trajectories of one split. display_name: what to call it; None: its name. split: None: "val"."""
+
+    name: str
+    display_name: str | None = None
+    split: str | None = None
+
+    def __post_init__(self) -> None:
+        self.display_name, self.split = self.display_name or self.name, self.split or "val"
+
+    def __str__(self) -> str:
+        return str(self.display_name)

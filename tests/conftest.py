@@ -1,0 +1,18 @@
+"""One server for all tests that only ask it."""
+
+import pytest
+from serving import NANO_EMAIL, serving
+from tiny_models import make_checkpoint
+
+
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory):
+    """A folder called "tiny", of a model of random weights."""
+    return make_checkpoint(tmp_path_factory.mktemp("base") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def server(tiny_base, tmp_path_factory):
+    """A running server of the base models "tiny" and "nano_email"."""
+    with serving(tmp_path_factory.mktemp("served"), "--lease=2", tiny=str(tiny_base), nano_email=NANO_EMAIL) as running:
+        yield running

@@ -1,0 +1,11 @@
+"""What holds for the answers to every exercise, whichever module it is in."""
+
+
+def hold(check, exercise, right, mistakes):
+    """No answer is not attempted; the right ones are right; each mistake, an (answer, hint) pair, is wrong, and its hint is given."""
+    assert check(exercise, lambda *inputs: None).status == "not attempted"
+    for answer in right:
+        assert check(exercise, answer).status == "right", check(exercise, answer)
+    for answer, hint in mistakes:
+        verdict = check(exercise, answer)
+        assert verdict.status == "wrong" and hint in verdict.text, verdict

@@ -1,0 +1,134 @@
+"""Costs, seconds and tokens: in history() by step and split, summed over the run, also over the end of a process."""
+
+import asyncio
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+from test_backend import base, gather, registered  # noqa: F401
+from tiny_models import make_checkpoint  # noqa: F401
+
+import art_nb as art
+from art_nb.api_costs import listed_pricing
+from art_nb.metrics import MetricsBuilder, track_api_cost
+from art_nb.widgets import TrainingView
+
+EPOCH = {"data/step_num_scenarios": 2, "data/step_num_trajectories": 8, "data/step_num_groups_submitted": 2}
+
+
+async def step(model, number):
+    groups = await gather(model, number)
+    for i, group in enumerate(groups):
+        group.metadata["scenario_id"] = f"s{number + i}"
+        group.metrics["judge_cost_usd"] = 0.25
+        for trajectory in group:
+            trajectory.metrics["costs/train/user"] = 0.5
+    await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+    return groups
+
+
+def tokens(groups):
+    return sum(len(choice.token_ids) for group in groups for t in group for choice in t.choices())
+
+
+def test_a_run_counts_and_goes_on_counting_after_its_process_has_ended(base, tmp_path):  # noqa: F811
+    async def first():
+        model = await registered(base, tmp_path, gpu_cost_per_hour_usd=3600.0)
+        trained = [await step(model, 0), await step(model, 1)]
+        checked = await gather(model, 9)
+        with model.metrics_builder("eval").activate_context():
+            bought()
+        await model.log(checked)
+        return model, trained, checked
+
+    async def second():
+        model = await registered(base, tmp_path)
+        return model, await step(model, 2)
+
+    @track_api_cost(source="user", provider="openai", model_name="x", prompt_price_per_million=2, completion_price_per_million=10)
+    def bought():
+        return {"usage": {"prompt_tokens": 500_000, "completion_tokens": 100_000}}
+
+    model, trained, checked = asyncio.run(first())
+    one, two, val = model.history().to_dict("records")
+    for row, groups in ((one, trained[0]), (two, trained[1]), (val, checked)):
+        assert {name: row[name] for name in EPOCH} == EPOCH and row["data/step_actor_tokens"] == tokens(groups)
+    assert one["data/step_num_groups_trainable"] == sum(len({t.reward for t in g}) > 1 for g in trained[0])
+    assert one["data/step_trainer_tokens"] == one["tokens_trained"] and one["time/step_trainer_s"] == one["train_s"]
+    assert one["time/step_wall_s"] >= one["train_s"] and one["costs/gpu"] == pytest.approx(one["time/step_wall_s"])
+    assert one["costs/train/judge/ruler"] == 0.5 and one["costs/train/user"] == 4 and one["costs/train"] == 4.5
+    assert one["costs/all"] == pytest.approx(4.5 + one["costs/gpu"]) and "group_costs/train/user" not in one
+    assert val["costs/eval/user"] == val["costs/all"] == 2.0 and math.isnan(val["costs/train"])
+    assert val["costs/cum/all"] == pytest.approx(one["costs/all"] + two["costs/all"] + 2.0)
+    assert two["data/cum/num_unique_scenarios"] == 3
+    rate = (one["data/step_trainer_tokens"] + two["data/step_trainer_tokens"]) / (one["train_s"] + two["train_s"])
+    assert two["throughput/avg_trainer_tok_per_s"] == pytest.approx(rate)
+
+    model, groups = asyncio.run(second())
+    last = model.history().to_dict("records")[-1]
+    assert "costs/gpu" not in json.loads((model._folder() / "history.jsonl").read_text().splitlines()[-1])
+    assert last["costs/cum/all"] == pytest.approx(val["costs/cum/all"] + 4.5)
+    assert last["data/cum/actor_tokens"] == sum(map(tokens, (*trained, checked, groups)))
+    assert last["data/cum/num_unique_scenarios"] == 4
+
+
+def test_training_as_art_writes_it_counts_the_same(base, tmp_path):  # noqa: F811
+    async def main():
+        model = await registered(base, tmp_path)
+        groups = await gather(model, 0)
+        result = await model.backend().train(model, groups, learning_rate=5e-2)
+        await model.log(groups, metrics=result.metrics, step=result.step, split="train")
+        return model.history().to_dict("records")[0]
+
+    row = asyncio.run(main())
+    assert row["data/cum/trainer_tokens"] == row["tokens_trained"] and row["time/cum/trainer_s"] == row["train_s"]
+    assert row["step"] == 1 and row["time/step_wall_s"] > row["train_s"] and "costs/all" not in row
+
+
+def test_the_training_view_shows_the_cost_and_no_other_total():
+    row = {"step": 1, "split": "train", "reward": 0.5, "costs/all": 2.0, "costs/cum/all": 3.0, "time/step_wall_s": 1.0}
+    view = TrainingView.from_history([{**row, "time": 0.0}, {**row, "step": 2, "costs/all": 2.5, "time": 1.0}])
+    assert set(view.rows[0]) == {"step", "split", "reward", "costs/all", "time"}
+    assert "Cost, US$" in view.static_html()
+
+
+def test_no_price_is_guessed():
+    builder = MetricsBuilder("train")
+    answer = {"usage": {"prompt_tokens": 1_000_000, "completion_tokens": 0}}
+    with pytest.raises(ValueError, match="no price is known"):
+        builder.add_response_cost("a", answer, provider="openai", model_name="nobody/knows-it")
+    with pytest.raises(ValueError, match="how many tokens"):
+        builder.add_response_cost("a", {}, provider="openai", model_name="gpt-4o-mini")
+    listed = listed_pricing("openai/gpt-4o-mini")
+    assert builder.add_response_cost("a", answer, provider="openai", model_name="openai/gpt-4o-mini") == listed.prompt_per_million
+    said = SimpleNamespace(usage=None, _hidden_params={"response_cost": 0.125})
+    assert builder.add_response_cost("a", said, provider="openai", model_name="nobody/knows-it") == 0.125
+    assert asyncio.run(builder.flush())["costs/train/a"] == listed.prompt_per_million + 0.125
+    with pytest.raises(LookupError):
+        MetricsBuilder.get_active()
+
+
+def test_async_functions_and_bad_names():
+    builder = MetricsBuilder("eval")
+
+    @track_api_cost(source="judge", provider="openai", model_name="m", response_getter=lambda pair: pair[1])
+    async def ask():
+        return "text", {"usage": {"cost": 0.5}}
+
+    async def main():
+        assert (await ask())[0] == "text"  # nobody counts
+        with builder.activate_context():
+            await asyncio.gather(ask(), asyncio.create_task(ask()))
+        return await builder.flush(), await builder.flush()
+
+    assert asyncio.run(main()) == (
+        {**{f"costs/{name}": 1.0 for name in ("eval/judge", "eval", "all")}, **{f"costs/cum/{name}": 1.0 for name in ("eval/judge", "eval", "all")}}, {},
+    )  # fmt: skip
+    for bad in ("reward", "data/cum/x", "/x", "x/"):
+        with pytest.raises(ValueError, match="section/name"):
+            builder.add_metric(bad, 1)
+    builder.add_metric("time/a/b", 1)
+    for clash in ("time/a", "time/a/b/c"):
+        with pytest.raises(ValueError, match="part of"):
+            builder.add_metric(clash, 1)
