@@ -224,7 +224,7 @@ def test_a_gathering_beside_another_does_not_make_it_draw_again(base, path):
 def test_names_that_can_be_asked(base, path):
     async def main():
         model = await registered(base, path)
-        client = model.openai_client().with_options(timeout=3)
+        client = model.openai_client().with_options(timeout=300)
         ask = {"messages": [user("?")], "max_tokens": 1}
         assert await model.get_step() == 2 and model.get_inference_name() == "m@2"
         assert [m.id for m in (await client.models.list()).data] == ["m", "m@0", "m@1", "m@2", base]

@@ -547,7 +547,7 @@ def test_the_answer_is_an_openai_completion(policy, sampler):
     for token in choice.logprobs.content:
         best = [t.logprob for t in token.top_logprobs]
         assert len(best) == 3 and best == sorted(best, reverse=True) and best[0] >= token.logprob
-        assert bytes(token.bytes).decode() == token.token
+        assert bytes(token.bytes).decode(errors="replace") == token.token
     assert one(sampler, [user("2 4")], max_tokens=1).logprobs is None
     (other,) = ask(sampler, [user("2 4")], max_tokens=1)
     assert other.id != answer.id
@@ -594,7 +594,7 @@ def test_what_the_openai_client_would_take_is_taken(sampler):
     message = openai.types.chat.ChatCompletionMessage(role="assistant", content="up")
     conversation = [{"role": "user", "content": parts}, message, {"role": "user", "content": None}]
     choice = one(
-        sampler, conversation, max_tokens=1, top_p=None, tools=openai.NOT_GIVEN, stream=False, user="me", timeout=3,
+        sampler, conversation, max_tokens=1, top_p=None, tools=openai.NOT_GIVEN, stream=False, user="me",
         frequency_penalty=0, extra_body={"chat_template_kwargs": {"enable_thinking": False}}, tool_choice="none",
     )  # fmt: skip
     assert "2 4<|im_end|>" in sampler.tokenizer.decode(choice.prompt_token_ids)

@@ -20,7 +20,7 @@ T = TypeVar("T")
 TOOL_MARK, TOOL_END = "<tool_call>", "</tool_call>"
 TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 # They say who asks, what to keep of it and how to send it; nothing of the answer.
-IGNORED = {"extra_headers", "extra_query", "timeout", "user", "store", "metadata", "service_tier", "safety_identifier"}
+IGNORED = {"extra_headers", "extra_query", "user", "store", "metadata", "service_tier", "safety_identifier"}
 # What `Options` calls otherwise than the API does, and how the API calls it.
 INSIDE = {"must_call", "function", "schema", "include_usage"}
 OUTSIDE = {"tool_choice", "max_completion_tokens", "response_format", "stream_options", "extra_body"}
@@ -72,8 +72,8 @@ class Answer:
     """What was sampled for one choice.
 
     logprobs: of each token, natural log at temperature 1 over the whole vocabulary; texts: each token decoded by
-    itself; alternatives: per token the likeliest (text, logprob) pairs, where they were asked for; policy: the name of
-    the one that was asked.
+    itself; policy: the name of the one that was asked. Where log-probabilities were asked for: raw, each token's bytes,
+    of a character's parts too; alternatives, per token the likeliest (text, raw, logprob).
     """
 
     policy: str
@@ -83,7 +83,8 @@ class Answer:
     tokens: list[int]
     logprobs: list[float]
     texts: list[str]
-    alternatives: list[list[tuple[str, float]]] = field(default_factory=list)
+    raw: list[bytes] = field(default_factory=list)
+    alternatives: list[list[tuple[str, bytes, float]]] = field(default_factory=list)
 
 
 class Sampled(Protocol):
@@ -184,8 +185,9 @@ def logprobs(answer: Answer, start: int = 0) -> ChoiceLogprobs:
     """The API's log-probabilities of the answer's tokens, from one on."""
     content = []
     for i in range(start, len(answer.tokens)):
-        top = [_token(TopLogprob, *pair) for pair in answer.alternatives[i]]
-        content.append(_token(ChatCompletionTokenLogprob, answer.texts[i], answer.logprobs[i], top_logprobs=top))
+        top = [_token(TopLogprob, *each) for each in answer.alternatives[i]]
+        own = answer.texts[i], answer.raw[i], answer.logprobs[i]
+        content.append(_token(ChatCompletionTokenLogprob, *own, top_logprobs=top))
     return ChoiceLogprobs(content=content)
 
 
@@ -207,8 +209,8 @@ def parse_tool_calls(text: str) -> tuple[list[dict], str]:
     return calls, TOOL_CALL.sub("", text).rstrip() if calls else text
 
 
-def _token(kind: type, text: str, logprob: float, **more: Any) -> Any:
-    return kind(token=text, bytes=list(text.encode()), logprob=logprob, **more)
+def _token(kind: type, text: str, raw: bytes, logprob: float, **more: Any) -> Any:
+    return kind(token=text, bytes=list(raw), logprob=logprob, **more)
 
 
 def _number(given: dict, name: str, default: float, low: float, high: float) -> float:

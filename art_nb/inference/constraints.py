@@ -51,6 +51,10 @@ class Constraints:
         grammar = self._grammar(options)
         return None if grammar is None else Constraint(self._compiled(grammar).deep_copy())
 
+    def raw(self, token: int) -> bytes:
+        """The bytes of a token that is text, or a part of a character."""
+        return self._vocabulary.decode_bytes([token])
+
     def _grammar(self, options: Options) -> str | None:
         """In llguidance's dialect of Lark; None where any answer will do."""
         rules, starts = ['NEWLINE: "\\n"'], []

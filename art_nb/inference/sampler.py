@@ -371,7 +371,8 @@ class Sampler:
             tokens=list(request.tokens),
             logprobs=list(request.logprobs),
             texts=[self._text(token) for token in request.tokens],
-            alternatives=[[(self._text(token), p) for token, p in top] for top in request.alternatives],
+            raw=[self._raw(token) for token in request.tokens] if request.options.logprobs else [],
+            alternatives=[[(self._text(token), self._raw(token), p) for token, p in top] for top in request.alternatives],
         )
 
     def _spoken(self, request: Request) -> list[int]:
@@ -387,6 +388,11 @@ class Sampler:
 
     def _is_byte(self, token: int) -> bool:
         return BYTE.fullmatch(self.tokenizer.convert_ids_to_tokens(token) or "") is not None
+
+    def _raw(self, token: int) -> bytes:
+        """The token's bytes; of one that is a part of a character they are not those of its text."""
+        text = self._text(token)
+        return self.constraints.raw(token) if "\ufffd" in text else text.encode()
 
     def _text(self, token: int) -> str:
         if token not in self.texts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotGiven, Omit, not_given
 from openai.types.chat import ChatCompletion
 
 from art_nb.inference.client import recorded
@@ -18,7 +18,8 @@ def remote_client(answer: Callable[..., Awaitable[ChatCompletion]], base_url: st
     over_http = client.chat.completions.create
 
     async def create(**request: Any) -> Any:
-        if request.get("stream") is True or request.get("extra_headers"):
+        timed = not isinstance(request.get("timeout", not_given), NotGiven | Omit)
+        if request.get("stream") is True or request.get("extra_headers") or timed:
             return await over_http(**request)
         return await recorded(answer, request)
 
