@@ -23,10 +23,11 @@ MOST_LINES = 60  # shown at once
 OVER = "The repair is over."
 PLACE = 0.2  # paid for finding the place
 
-_INTEGERS = ("first", "last")
+_INTEGERS = ("first", "last", "line", "example")
 
 
-def _tool(name: str, description: str, required: Iterable[str] = (), /, **parameters: str) -> dict:
+def tool_schema(name: str, description: str, required: Iterable[str] = (), /, **parameters: str) -> dict:
+    """OpenAI's schema of a tool. parameters: name -> what it is; those named in `_INTEGERS` are integers, others strings."""
     properties = {
         parameter: {"type": "integer" if parameter in _INTEGERS else "string", "description": text}
         for parameter, text in parameters.items()
@@ -38,25 +39,25 @@ def _tool(name: str, description: str, required: Iterable[str] = (), /, **parame
 
 _FILE = "its file; may be left out where there is one."
 TOOLS = [
-    _tool("find_definition", "Show the lines that define a name.", ["name"], name="of a function or class."),
-    _tool("find_references", "List the lines that mention a name.", ["name"], name="as it is written."),
-    _tool("outline", "List the functions of all files, with their lines."),
-    _tool(
+    tool_schema("find_definition", "Show the lines that define a name.", ["name"], name="of a function or class."),
+    tool_schema("find_references", "List the lines that mention a name.", ["name"], name="as it is written."),
+    tool_schema("outline", "List the functions of all files, with their lines."),
+    tool_schema(
         "replace_definition", "Write a function anew, from def to its last line.", ["name", "code"],
         name="of the function.", code="all its new lines.", file=_FILE,
     ),
-    _tool(
+    tool_schema(
         "replace_lines", "Write lines anew.", ["first", "last", "code"],
         first="number of the first line.", last="number of the last line.", code="the new lines, with their indentation.",
         file=_FILE,
     ),
-    _tool("run_tests", "Run the examples."),
-    _tool(
+    tool_schema("run_tests", "Run the examples."),
+    tool_schema(
         "show_lines", "Show lines.", ["first", "last"],
         first="number of the first line.", last="number of the last line.", file=_FILE,
     ),
-    _tool("submit", "Hand in the code as it is. This ends the repair."),
-    _tool("undo", "Take back the last edit."),
+    tool_schema("submit", "Hand in the code as it is. This ends the repair."),
+    tool_schema("undo", "Take back the last edit."),
 ]  # fmt: skip
 """The schemas that TRL derives from `CodeRepairEnvironment`'s tools, to pass to a model as `tools=TOOLS`; by name, as TRL
 lists them."""
@@ -93,6 +94,8 @@ class CodeRepair:
     when they were last run; None before).
     """
 
+    tools = TOOLS
+
     def __init__(
         self, problem: Problem, sandbox: Sandbox | None = None, max_turns: int = MAX_TURNS, paid_by: str = "hidden"
     ):
@@ -125,7 +128,7 @@ class CodeRepair:
             return OVER
         self.turns += 1
         place = self._place()
-        wrong, given = malformed(TOOLS, name, arguments)
+        wrong, given = malformed(self.tools, name, arguments)
         if wrong:
             self.fault, said = wrong
             self.ended_by = "malformed"
@@ -249,11 +252,15 @@ class CodeRepair:
     def visible(self, files: dict[str, str] | None = None) -> Verdict:
         """How the code as it stands, or `files` in its place, does on the examples. Counts as a run."""
         self.runs += 1
-        return judge(self.sandbox, files or self.files, self.problem.visible)
+        return self.judged(files or self.files, self.problem.visible)
 
     def hidden(self) -> Verdict:
         """How the code as it stands does on the hidden tests."""
-        return judge(self.sandbox, self.files, self.problem.hidden)
+        return self.judged(self.files, self.problem.hidden)
+
+    def judged(self, files: dict[str, str], tests: tuple[Check, ...]) -> Verdict:
+        """How files do on tests."""
+        return judge(self.sandbox, files, tests)
 
     def changed_lines(self) -> int:
         """How many lines differ from the code as it was given: the larger of those gone and those new."""
@@ -273,7 +280,7 @@ class CodeRepair:
         """
         counted = self.files if self.ended_by == "submitted" else self.problem.files
         tests = self.problem.visible if self.paid_by == "visible" else self.problem.hidden
-        verdict = judge(self.sandbox, counted, tests)
+        verdict = self.judged(counted, tests)
         whole = float(verdict.passed)
         return {
             "tests": verdict.share,
@@ -291,7 +298,7 @@ class CodeRepair:
     def metrics(self) -> dict[str, float]:
         """What to chart: shares are 0 or 1 here; each part of the reward is `reward_` and its name."""
         submitted = self.ended_by == "submitted"
-        visible, hidden = judge(self.sandbox, self.files, self.problem.visible), self.hidden()
+        visible, hidden = self.judged(self.files, self.problem.visible), self.hidden()
         return {
             "repaired": float(submitted and hidden.passed),
             "visible_pass": float(submitted and visible.passed),

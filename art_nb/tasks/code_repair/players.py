@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from art_nb.tasks.code_repair.environment import TOOLS, CodeRepair, first_message
+from art_nb.tasks.code_repair.environment import CodeRepair, first_message
 from art_nb.tasks.code_repair.mutations import Mutation, mutations
 from art_nb.tasks.code_repair.problems import Check, Problem
 from art_nb.tasks.code_repair.source import common_ends, definitions, parse, walk, words_of
@@ -45,7 +45,7 @@ class RecordedRepair(CodeRepair):
         """What was said, and how it came out."""
         bug = self.problem.bug
         return Trajectory(
-            messages_and_choices=self.messages, tools=TOOLS, reward=self.reward(), metrics=self.metrics(),
+            messages_and_choices=self.messages, tools=self.tools, reward=self.reward(), metrics=self.metrics(),
             metadata={"problem": self.problem.id, "family": self.problem.family, "bug": bug.kind if bug else ""},
         )  # fmt: skip
 

@@ -70,6 +70,8 @@ class Sandbox(Protocol):
 
     limits: Limits
 
+    def __hash__(self) -> int: ...
+
     def run(self, source: str, snippets: Sequence[str]) -> list[Answer]:
         """Runs the source, then each snippet, an expression or statements, among what it defined; an answer for each
         snippet.

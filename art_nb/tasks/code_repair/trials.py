@@ -36,13 +36,13 @@ class Verdict:
         """Of the tests that pass; 1 of none."""
         return sum(self.passes) / len(self.tests) if self.tests else 1.0
 
-    def said(self) -> str:
-        """How many pass, and what the first others give instead."""
+    def said(self, most: int = MOST_SHOWN) -> str:
+        """How many pass, and what the first others, `most` at most, give instead."""
         lines = [f"{sum(self.passes)} of {len(self.tests)} examples pass."]
         wrong = [
             pair for pair, passes in zip(zip(self.tests, self.answers, strict=True), self.passes, strict=True) if not passes
         ]
-        for test, answer in wrong[:MOST_SHOWN]:
+        for test, answer in wrong[:most]:
             if answer.error is not None:
                 lines.append(f"{_cut(test.call)} raises {_cut(answer.error)}")
             else:

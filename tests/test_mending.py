@@ -1,0 +1,108 @@
+"""Repairing in few words: what the tools say and do, against edits made by hand; nothing gives the bug away."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from test_code_repair import BUG, MODULE, PROBLEM, RIGHT
+
+from art_nb.tasks.code_repair import mending
+from art_nb.tasks.code_repair.mutations import KINDS, mutations
+from art_nb.tasks.code_repair.players import play
+from art_nb.tasks.code_repair.problems import Bug, problems
+from art_nb.tasks.code_repair.trials import judge, special_cases
+
+
+@pytest.fixture
+def repair():
+    return mending.Mending(PROBLEM)
+
+
+def mend(kind, line):
+    return "mend", {"kind": kind, "line": line}
+
+
+def test_the_message_numbers_each_line_and_shows_a_failing_example():
+    assert mending.mending_message(PROBLEM).splitlines() == [
+        "def total(numbers, start=0):  # 1", "    result = start  # 3", "    for number in numbers:  # 4",
+        "        if number > 0:  # 5", "            result -= number  # 6", "    return result  # 7",
+        "1 of 3 examples pass.", "total([1, 2]) gives -3, not 3",
+    ]  # fmt: skip
+
+
+def test_the_tools_change_the_code_and_say_how_many_examples_pass(repair):
+    assert repair.call(*mend("bound", 5)) == "1 of 3 examples pass."
+    assert repair.files == PROBLEM.files  # nothing of that kind there is any better
+    assert repair.call("answer_example", {"example": 1}) == "2 of 3 examples pass."
+    assert special_cases(PROBLEM, repair.files) and not repair.found
+    assert repair.call(*mend("operator", 6)) == "3 of 3 examples pass."
+    assert repair.files == {"total.py": RIGHT}  # what was done before is gone
+    assert repair.tried == [("bound", 5), ("operator", 6)] and repair.seen and repair.found == 3
+    assert repair.call("submit", "") == "Thank you." and repair.metrics()["repaired"] == 1
+    assert repair.reward() == pytest.approx(2.2 + 0.2 / 3) and sum(repair.turn_rewards) == pytest.approx(repair.reward())
+
+
+def test_what_makes_no_sense_is_refused_in_words(repair):
+    assert repair.call(*mend("luck", 5)) == f'Refused: "luck" is no kind of change; there are {", ".join(KINDS)}.'
+    assert repair.call(*mend("operator", 99)) == "Refused: nothing on line 99 can be changed so."
+    assert repair.call("answer_example", {"example": 0}) == "Refused: examples are counted from 1 to 3."
+    assert repair.refused == 3 and repair.edits == 0 and not repair.over
+    assert repair.call("mend", {"kind": "operator", "line": "6"}).startswith("Malformed: line must be an integer")
+    assert repair.ended_by == "malformed"
+    assert mending.Mending(PROBLEM).call("run_tests", {}).startswith('Malformed: there is no tool "run_tests"')
+    with pytest.raises(ValueError, match="only a problem of one file"):
+        mending.Mending(MODULE)
+
+
+def test_the_best_of_the_changes_is_the_one_found_by_trying_them_by_hand():
+    """On a problem of each kind, for all places, against the mutants themselves run one by one."""
+    sandbox = mending.mending_sandbox()
+    for kind in ("operator", "variable", "default"):
+        problem = next(p for p in problems("val") if p.bug.kind == kind)
+        ((file, text),) = problem.files.items()
+        given = sum(judge(sandbox, problem.files, problem.visible).passes)
+        for place in mending.places(text):
+            repair = mending.Mending(problem)
+            said = repair.call(*mend(*place))
+            tried = [m.text for m in mutations(text) if (m.kind, m.first) == place]
+            passing = [sum(judge(sandbox, {file: other}, problem.visible).passes) for other in tried]
+            assert said == f"{max(passing + [given])} of 3 examples pass." and repair.runs == len(tried)
+            assert repair.files[file] == (tried[passing.index(max(passing))] if max(passing) > given else text)
+
+
+def test_no_word_of_a_tool_depends_on_where_the_bug_is():
+    """The same code with its bug said to be elsewhere answers every call with the same words."""
+    elsewhere = replace(PROBLEM, bug=Bug("bound", "total.py", 5, BUG.now, BUG.now))
+    for place in mending.places(PROBLEM.files["total.py"]):
+        calls = [mend(*place), ("answer_example", {"example": 2}), ("submit", {})]
+        one, other = mending.Mending(PROBLEM), mending.Mending(elsewhere)
+        assert [one.call(*call) for call in calls] == [other.call(*call) for call in calls]
+    assert mending.mending_message(PROBLEM) == mending.mending_message(elsewhere)
+
+
+def test_blind_tries_repair_more_the_more_there_are():
+    chosen = problems("val", 40)
+    repaired = {
+        tries: sum(
+            play(mending.random_mender(random.Random(n), tries), mending.Mending(problem, max_turns=tries + 1)).metrics()["repaired"]
+            for n, problem in enumerate(chosen)
+        )
+        for tries in (0, 2, 40)
+    }
+    assert repaired[0] == 0 < repaired[2] < repaired[40] and repaired[40] > 30
+
+
+def test_trl_derives_the_same_schemas():
+    utils = pytest.importorskip("transformers.utils")
+    environment, names = mending.MendingEnvironment(), [tool["function"]["name"] for tool in mending.MENDING_TOOLS]
+    assert [utils.get_json_schema(getattr(environment, name)) for name in names] == mending.MENDING_TOOLS
+    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "repair"}
+    assert public == set(names) and names == sorted(names)
+
+
+def test_the_environment_repairs_as_the_task_does():
+    environment = mending.MendingEnvironment([PROBLEM])
+    assert environment.reset(problem="p", prompt="ignored") == mending.mending_message(PROBLEM)
+    environment.answer_example(1)
+    environment.mend("operator", 6)
+    assert environment.submit() == "Thank you." and environment.get_reward() == pytest.approx(2.3)
