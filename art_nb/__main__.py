@@ -91,6 +91,13 @@ def worker(*options: str) -> int:
     return work(options)
 
 
+def export(*options: str) -> int:
+    """write a checkpoint for other engines: adapter, merged or GGUF; `export --help` lists its options"""
+    from art_nb.cluster.export_command import export
+
+    return export(options)
+
+
 def _server_is_installed() -> bool:
     if importlib.util.find_spec("fastapi") and importlib.util.find_spec("pydantic_settings"):
         return True
@@ -106,6 +113,7 @@ COMMANDS = {
     "test": test,
     "serve": serve,
     "worker": worker,
+    "export": export,
     "doctor": doctor,
     "smollm2": real_model,
     "setup-cell": setup_cell,
@@ -118,7 +126,7 @@ def main(arguments: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     match arguments:
-        case ["lab" | "serve" | "worker" as name, *options]:
+        case ["lab" | "serve" | "worker" | "export" as name, *options]:
             return COMMANDS[name](*options)
         case [name] if name in COMMANDS:
             return COMMANDS[name]()

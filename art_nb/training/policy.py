@@ -118,7 +118,7 @@ def load_policy(
     load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
     is_local = Path(name).exists()
     try:
-        with _quiet(is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with quiet(is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
     except OSError as error:
         if not is_local:
@@ -266,7 +266,7 @@ def _import_unsloth():
 
 
 @contextmanager
-def _quiet(is_local: bool) -> Iterator[None]:
+def quiet(is_local: bool = True) -> Iterator[None]:
     """Reading a folder takes no progress bar; a download keeps its bars."""
     shown = logging.is_progress_bar_enabled()
     if is_local:

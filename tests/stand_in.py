@@ -1,0 +1,41 @@
+"""An HTTP server on this machine in the place of somebody's API: it keeps every request, and answers by rule."""
+
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@contextmanager
+def standing_in(answer):
+    """Yields (url, requests). `answer(method, path, headers, body)` gives (status, what JSON can hold, or bytes)."""
+    requests = []
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do(self):
+            body = self.rfile.read(int(self.headers.get("content-length") or 0))
+            requests.append((self.command, self.path, dict(self.headers), body))
+            status, said = answer(self.command, self.path, self.headers, body)
+            data = said if isinstance(said, bytes) else json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_GET = do_POST = do_PUT = do_HEAD = do_DELETE = do
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", requests
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
