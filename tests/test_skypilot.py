@@ -17,7 +17,8 @@ from test_remote import registered
 
 import art_nb as art
 from art_nb.cluster import skypilot
-from art_nb.cluster.skypilot import SkyPilotBackend, server_task
+from art_nb.cluster.skypilot import server_task
+from art_nb.skypilot import SkyPilotBackend
 
 VERSION = "0.14.1"
 

@@ -1,0 +1,265 @@
+"""What a run would cost: tokens, multiplications, GPU hours, memory and price, each with an interval.
+
+The model has one number that is not arithmetic: the share of a GPU's peak that such runs reach, all waiting included. It is
+taken from published runs with known cost; how well it holds is shown by predicting each of them from the others.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Trains = Literal["lora", "full"]
+Interval = tuple[float, float]
+
+# bfloat16 multiplications and additions a second, dense, as NVIDIA's data sheets give them; and bytes of memory.
+GPUS = {
+    "T4": (65e12, 16e9),  # float16: it knows no bfloat16
+    "L4": (121e12, 24e9),
+    "A40": (149.7e12, 48e9),
+    "A100": (312e12, 80e9),
+    "H100": (989e12, 80e9),
+    "H200": (989e12, 141e9),
+}
+# Student's t at 90% (two-sided), by degrees of freedom.
+T90 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02}
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of GRPO.
+
+    parameters: of the base model; of a mixture of experts, those that one token meets.
+    prompt: tokens before the first answer; turns: answers of the model in an episode; answer, observation: tokens of each,
+    and of what the environment says to it. Each a number, or (lowest, highest) where it is a guess.
+    trains: "lora" or "full". reference: whether a reference model's log-probabilities are needed (KL).
+    share_prompts: whether a group's common prompt is computed once, in sampling and in training, as this package does.
+    """
+
+    parameters: float
+    steps: int
+    groups: int
+    group_size: int
+    prompt: float | Interval
+    turns: float | Interval
+    answer: float | Interval
+    observation: float | Interval = 0.0
+    trains: Trains = "lora"
+    reference: bool = False
+    share_prompts: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("parameters", "steps", "groups", "group_size"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected more than 0")
+        for name in ("prompt", "turns", "answer", "observation"):
+            low, high = _ends(getattr(self, name))
+            if not 0 <= low <= high:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected a number from 0, or a pair (lowest, highest)")
+
+    @property
+    def trajectories(self) -> int:
+        return self.steps * self.groups * self.group_size
+
+    def context(self) -> Interval:
+        """Tokens of an episode at its end."""
+        return self._each(lambda prompt, turns, answer, observation: prompt + turns * (answer + observation))
+
+    def sampled(self) -> Interval:
+        """Tokens that are drawn, over the run."""
+        return self._each(lambda prompt, turns, answer, observation: self.trajectories * turns * answer)
+
+    def read(self) -> Interval:
+        """Tokens that pass through the model once, over the run: each of an episode, and a shared prompt once a group."""
+        share = 1 / self.group_size if self.share_prompts else 1.0
+        return self._each(lambda prompt, turns, answer, obs: self.trajectories * (share * prompt + turns * (answer + obs)))
+
+    def operations(self) -> Interval:
+        """Multiplications and additions of the run.
+
+        A pass forward takes 2 for each parameter and token; back to the inputs 2, to the weights 2 more (none with LoRA,
+        whose own weights are few); forward again, for what was not kept, 2. Attention over the context comes on top in
+        truth, and is left out. Source: Kaplan et al. 2020, Scaling Laws for Neural Language Models, section 2.1.
+        """
+        sample, learn = 2, 6 if self.trains == "lora" else 8
+        again = 2 + (2 if self.reference else 0)  # log-probabilities of the policy that sampled, and of the reference
+        low, high = self.read()
+        per_token = (sample + learn + again) * self.parameters
+        return low * per_token, high * per_token
+
+    def _each(self, of) -> Interval:
+        ends = [_ends(getattr(self, name)) for name in ("prompt", "turns", "answer", "observation")]
+        return of(*(end[0] for end in ends)), of(*(end[1] for end in ends))
+
+
+@dataclass(frozen=True)
+class Published:
+    """A run that somebody else paid for. gpu_hours: as published, or from a published price; source: where it is said."""
+
+    name: str
+    runs: tuple[Run, ...]
+    gpu: str
+    gpu_hours: Interval
+    source: str
+    assumed: str
+
+    def share(self) -> float:
+        """Of the peak that was reached. Both in the middle of their intervals, geometrically."""
+        operations = _middle(_added(run.operations() for run in self.runs))
+        return operations / (_middle(self.gpu_hours) * 3600 * GPUS[self.gpu][0])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run needs. Intervals are of 90%, as far as the published runs bear it: they are few.
+
+    gpu_hours: of all GPUs together; price: for the prices given; memory: bytes on each GPU while learning.
+    """
+
+    run: Run
+    gpu: str
+    gpus: int
+    middle: float
+    gpu_hours: Interval
+    price: Interval
+    memory: float
+    assumptions: list[str] = field(default_factory=list)
+
+    @property
+    def hours(self) -> Interval:
+        return self.gpu_hours[0] / self.gpus, self.gpu_hours[1] / self.gpus
+
+    @property
+    def fits(self) -> bool:
+        return self.memory <= GPUS[self.gpu][1]
+
+    def __str__(self) -> str:
+        low, high = self.gpu_hours
+        room = "fits" if self.fits else "does NOT fit"
+        return (
+            f"{self.gpus} x {self.gpu}: {_millions(self.run.sampled())} tokens sampled, {_millions(self.run.read())} read; "
+            f"{low:.3g} to {high:.3g} GPU hours (middle {self.middle:.3g}), "
+            f"{self.hours[0]:.3g} to {self.hours[1]:.3g} hours, price {self.price[0]:.3g} to {self.price[1]:.3g}; "
+            f"{self.memory / 1e9:.3g} GB of memory, which {room}"
+        )
+
+
+def plan(run: Run, gpu: str, price_per_hour: float | Interval, gpus: int = 1, in_parallel: int = 16) -> Plan:
+    """What `run` needs on `gpus` of the kind `gpu`.
+
+    price_per_hour: of one GPU, as whoever rents them out asks today, in any currency. in_parallel: episodes whose
+    keys and values are held at once.
+
+    Raises: ValueError for a GPU that is not in `GPUS`, or a price that is none.
+    """
+    if gpu not in GPUS:
+        raise ValueError(f"gpu is {gpu!r}: expected one of {', '.join(GPUS)}")
+    cheap, dear = _ends(price_per_hour)
+    if not 0 <= cheap <= dear or gpus < 1:
+        raise ValueError(f"price_per_hour {price_per_hour}, gpus {gpus}: expected a price from 0, and at least one GPU")
+    share, spread = calibrated(PUBLISHED)
+    low, high = run.operations()
+    middle = math.sqrt(low * high) / (share * 3600 * GPUS[gpu][0])
+    # Guesses of the run and the spread of the share are taken for independent: their logarithms add like the sides of a
+    # right angle.
+    factor = math.exp(math.hypot(math.log(spread), math.log(high / low) / 2))
+    hours = middle / factor, middle * factor
+    assumptions = [
+        f"{share:.1%} of the peak is reached, within a factor of {spread:.2g}, as in {len(PUBLISHED)} published runs",
+        "waiting for the environment, for judges and for restarts is in that share as far as it was in those runs",
+        "a context so long that attention outweighs the other layers costs more than this says",
+    ]
+    price = hours[0] * cheap, hours[1] * dear
+    return Plan(run, gpu, gpus, middle, hours, price, memory(run, gpus, in_parallel), assumptions)
+
+
+def memory(run: Run, gpus: int = 1, in_parallel: int = 16) -> float:
+    """Bytes on each GPU, in bfloat16: weights, what training them takes, keys and values of the episodes, activations.
+
+    Full training keeps gradients (2 bytes a parameter) and Adam's moments and a copy in float32 (12), spread over the GPUs.
+    LoRA's own weights are taken for 2% of the model's, activations for 16 vectors of its width a token, with checkpointing.
+    Keys and values take about 1.1 bytes times the square root of the parameters for a token: between 0.7 and 1.5 for Qwen2.5
+    of 1.5, 7 and 14 billion, by their published shapes.
+    """
+    weights = 2 * run.parameters / (gpus if run.trains == "full" else 1)
+    training = 14 * run.parameters / gpus if run.trains == "full" else 0.02 * run.parameters * 16
+    cache = in_parallel / gpus * run.context()[1] * 1.1 * math.sqrt(run.parameters)
+    activations = 2 * run.context()[1] * 16 * math.sqrt(run.parameters)
+    return weights + training + cache + activations
+
+
+def calibrated(published: Iterable[Published]) -> tuple[float, float]:
+    """The share of the peak that runs reach, and the factor within which 90% of further runs are to be expected.
+
+    The mean and the prediction interval of the logarithms, by Student's t. Raises: ValueError for fewer than two runs.
+    """
+    logs = [math.log(each.share()) for each in published]
+    if len(logs) < 2:
+        raise ValueError("one run alone says nothing about how far runs differ: give two or more")
+    spread = statistics.stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    return math.exp(statistics.fmean(logs)), math.exp(T90[min(len(logs) - 1, max(T90))] * spread)
+
+
+def held_out() -> list[dict[str, float | str]]:
+    """Each published run predicted from the others: GPU hours as published and as predicted, and the factor between."""
+    rows: list[dict[str, float | str]] = []
+    for each in PUBLISHED:
+        share = statistics.geometric_mean(other.share() for other in PUBLISHED if other is not each)
+        needed = _middle(_added(run.operations() for run in each.runs)) / (share * 3600 * GPUS[each.gpu][0])
+        published = _middle(each.gpu_hours)
+        row = {"published": published, "predicted": needed, "factor": needed / published}
+        rows.append({"run": each.name, "gpu": each.gpu, **row})
+    return rows
+
+
+def _ends(value: float | Interval) -> Interval:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _middle(interval: Interval) -> float:
+    return math.sqrt(interval[0] * interval[1])
+
+
+def _added(intervals: Iterable[Interval]) -> Interval:
+    lows, highs = zip(*intervals, strict=True)
+    return sum(lows), sum(highs)
+
+
+def _millions(interval: Interval) -> str:
+    low, high = (f"{end / 1e6:.3g}" for end in interval)
+    return f"{low} million" if low == high else f"{low} to {high} million"
+
+
+_MATH: Any = {"parameters": 1.78e9, "groups": 128, "prompt": (50, 200), "turns": 1, "trains": "full", "reference": True}
+PUBLISHED = (
+    Published(
+        "ART-E (Qwen2.5-14B, LoRA)",
+        (Run(14.8e9, 594, 12, 4, prompt=(700, 1500), turns=(3, 6), answer=(40, 120), observation=(200, 700)),),
+        "H100",
+        (20.0, 40.0),
+        "zenml.io, LLMOps database, Building ART-E: a single H100, under $80; ART's example art_e, train.py: model 008",
+        "80 dollars at 2 to 4 dollars an hour; lengths of prompt, turns and answers",
+    ),
+    Published(
+        "DeepScaleR (1.5B, full)",
+        (
+            Run(steps=1040, group_size=8, answer=(3500, 5500), **_MATH),
+            Run(steps=710, group_size=16, answer=(3500, 9000), **_MATH),
+        ),
+        "A100",
+        (3800.0, 3800.0),
+        "huggingface.co/agentica-org/DeepScaleR-1.5B-Preview: 3,800 A100 hours, $4,500, 1,750 steps, 1,040 with 8K",
+        "how long answers were (from 5,500 to 3,500 tokens with 8K), and 16 in a group after that",
+    ),
+    Published(
+        "Open-RS (1.5B, full)",
+        (Run(1.78e9, 1167, 6, 6, prompt=(50, 200), turns=1, answer=(1500, 3500), trains="full", reference=True),),
+        "A40",
+        (96.0, 96.0),
+        "huggingface.co/knoveleng/Open-RS3: 7,000 samples, 42,000 outputs, 4 A40 in 24 hours, $42; arXiv:2503.16219",
+        "how long answers were, below the limit of about 3,600 tokens",
+    ),
+)
