@@ -4,7 +4,8 @@ Keys come from the environment and are in no message. What is refused is said in
 is only read.
 """
 
-from art_nb.utils.deployment.deploying import DeploymentConfig, DeploymentResult, Provider, deploy_model
+from art_nb.utils.deployment.common import DeploymentConfig
+from art_nb.utils.deployment.deploying import DeploymentResult, Provider, deploy_model
 from art_nb.utils.deployment.hub import push_to_hub
 from art_nb.utils.deployment.on_together import TogetherDeploymentConfig
 from art_nb.utils.deployment.on_wandb import WandbDeploymentConfig, deploy_wandb

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import BaseModel
 
+from art_nb.utils.deployment.common import DeploymentConfig, adapter_files
+from art_nb.utils.deployment.on_together import TogetherDeploymentConfig, deploy_together
+from art_nb.utils.deployment.on_wandb import WandbDeploymentConfig, deploy_wandb
+
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
 
 Provider = Literal["together", "wandb"]
-# The two files that a server of adapters reads; a checkpoint holds more.
-ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
-
-
-class DeploymentConfig(BaseModel):
-    """What a provider needs to know besides the checkpoint."""
 
 
 class DeploymentResult(BaseModel):
@@ -48,9 +45,6 @@ async def deploy_model(
         model. TypeError: the config of the other provider. PermissionError: the key is refused. RuntimeError: the provider
         refuses the model. TimeoutError: it takes more than five minutes over it.
     """
-    from art_nb.utils.deployment.on_together import TogetherDeploymentConfig, deploy_together
-    from art_nb.utils.deployment.on_wandb import WandbDeploymentConfig, deploy_wandb
-
     if provider not in get_args(Provider):
         raise ValueError(f"provider is {provider!r}: expected 'together' or 'wandb'")
     adapter_files(checkpoint_path)
@@ -67,18 +61,3 @@ async def deploy_model(
     if config is None:
         raise ValueError("config: Together fetches the adapter from somewhere; give TogetherDeploymentConfig(s3_bucket=...)")
     return DeploymentResult(inference_model_name=await deploy_together(model, checkpoint_path, step, config, verbose))
-
-
-def adapter_files(checkpoint_path: str) -> list[Path]:
-    """The files of a checkpoint that are deployed. Raises: FileNotFoundError when one is missing."""
-    files = [Path(checkpoint_path) / name for name in ADAPTER_FILES]
-    if missing := [path.name for path in files if not path.is_file()]:
-        raise FileNotFoundError(f"{checkpoint_path} is no checkpoint of an adapter: {', '.join(missing)} is missing")
-    return files
-
-
-def key_from_environment(name: str) -> str:
-    """Raises: ValueError when it is not set."""
-    if not (key := os.environ.get(name)):
-        raise ValueError(f"{name} is not set: the key is read from the environment")
-    return key

@@ -6,7 +6,7 @@ import json
 import os
 from pathlib import Path
 
-from art_nb.utils.deployment.deploying import key_from_environment
+from art_nb.utils.deployment.common import key_from_environment
 
 
 def push_to_hub(folder: str | os.PathLike, repository: str, *, private: bool = True) -> str:

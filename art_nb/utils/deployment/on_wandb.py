@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from art_nb.utils.deployment.deploying import DeploymentConfig, adapter_files, key_from_environment
+from art_nb.utils.deployment.common import DeploymentConfig, adapter_files, key_from_environment
 
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
