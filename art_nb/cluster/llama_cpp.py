@@ -94,14 +94,17 @@ class LlamaCpp:
     """llama.cpp's own server of a GGUF file, in a process of its own, on this machine alone.
 
     url: its address; any OpenAI client asks `{url}/v1`. Use it as a context manager: it ends with the block.
+    threads: None takes as many as torch uses here; context: tokens of a conversation.
 
     Raises: ImportError without the package `xllamacpp`. ValueError: llama.cpp can't load the file; it says why.
     """
 
-    def __init__(self, model: Path, *, threads: int = 0, context: int = 4096):
+    def __init__(self, model: Path, *, threads: int | None = None, context: int = 4096):
         if importlib.util.find_spec("xllamacpp") is None:
             raise ImportError("llama.cpp's engine is missing: install the extra `export` (python -m pip install xllamacpp)")
-        command = [sys.executable, "-c", _SERVE, str(model), str(threads), str(context)]
+        import torch
+
+        command = [sys.executable, "-c", _SERVE, str(model), str(threads or torch.get_num_threads()), str(context)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
             errors="replace",
@@ -169,8 +172,7 @@ settings = xllamacpp.CommonParams()
 settings.model.path, settings.n_ctx, settings.n_parallel, settings.warmup = sys.argv[1], int(sys.argv[3]), 1, False
 settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
 settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
-if threads := int(sys.argv[2]):
-    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = threads
+settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = int(sys.argv[2])
 server = xllamacpp.Server(settings)
 print("\\nLISTENING", server.listening_address, flush=True)
 sys.stdin.read()
