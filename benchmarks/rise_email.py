@@ -73,10 +73,15 @@ async def asked(model: art.TrainableModel, questions: list[Scenario]) -> dict[st
     return found
 
 
-def rises(before: list[dict[str, float]], after: list[dict[str, float]]) -> dict[str, dict[str, float]]:
-    """For each metric its means before and after, and the mean rise with its 95% interval, paired by question."""
+def rises(
+    before: list[dict[str, float]], after: list[dict[str, float]], measured: dict[str, int]
+) -> dict[str, dict[str, float]]:
+    """For each metric its means before and after, and the mean rise with its 95% interval, paired by question.
+
+    measured: metric -> its unit, 100 for percent.
+    """
     found = {}
-    for name, unit in MEASURED.items():
+    for name, unit in measured.items():
         b, a = ([unit * metrics[name] for metrics in searches] for searches in (before, after))
         differences = [y - x for x, y in zip(b, a, strict=True)]
         rise, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / len(differences) ** 0.5
@@ -91,7 +96,7 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     before, started = await asked(model, questions), time.perf_counter()
     await train(model, steps, reward)
     seconds, after = time.perf_counter() - started, await asked(model, questions)
-    return {"seed": seed, **{name: rises(before[name], after[name]) for name in TEMPERATURES}, "seconds": seconds}
+    return {"seed": seed, **{name: rises(before[name], after[name], MEASURED) for name in TEMPERATURES}, "seconds": seconds}
 
 
 def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:

@@ -139,8 +139,13 @@ def _encoded(tokenizer: PreTrainedTokenizerFast, demonstration: Demonstration, i
     for message, i in enumerate(turns):
         stop = ids.index(end, i)
         if ids[i + 1] == assistant:
-            soft = {token_id(tokenizer, word): p for word, p in (next(choices) or {}).items()}
-            answers += [(p, soft if ids[p] in soft else {ids[p]: 1.0}) for p in range(i + 2, stop + 1)]
+            choice = next(choices) or ()
+            softs = [
+                {token_id(tokenizer, word): p for word, p in shares.items()}
+                for shares in ((choice,) if isinstance(choice, dict) else choice)
+            ]
+            for p in range(i + 2, stop + 1):
+                answers.append((p, next((soft for soft in softs if ids[p] in soft), {ids[p]: 1.0})))
         if labels := demonstration.hints.get(message):
             hints += zip([p for p in range(i + 2, stop) if ids[p] != newline], labels, strict=True)
     return Encoded(ids, answers, hints)

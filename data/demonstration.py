@@ -16,12 +16,13 @@ class Demonstration:
 
     messages: OpenAI-style messages; every assistant message is trained on.
     tools: OpenAI-style tool schemas shown to the model, or None.
-    choices: one entry per assistant message: {word: probability} for the word drawn there, or None for plain text.
+    choices: one entry per assistant message: {word: probability} for the word drawn there, several of them where several
+      words were drawn, or None for plain text.
     hints: {index of a message: 0/1 labels for each of its words}. While the base model is made, a linear probe on its
       middle layer must tell them, so that it learns early what the rules are about. The probe is thrown away.
     """
 
     messages: list[dict]
     tools: list[dict] | None = None
-    choices: list[dict[str, float] | None] = field(default_factory=list)
+    choices: list[dict[str, float] | tuple[dict[str, float], ...] | None] = field(default_factory=list)
     hints: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)

@@ -1,7 +1,6 @@
 """How a nano base model is made: a tokenizer, a tiny Qwen3, supervised training, a look at held-out prompts, a card.
 
-It knows nothing of tasks: what differs from model to model is a `Recipe`. The makers are data/nano/maker.py and
-data/nano_email/maker.py.
+It knows nothing of tasks: what differs from model to model is a `Recipe`. The makers are data/nano*/maker.py.
 """
 
 from __future__ import annotations

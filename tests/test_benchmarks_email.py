@@ -155,7 +155,7 @@ def test_rises_are_paired_by_question():
         return {"correct": correct, "sources_right": 0.0, "malformed": 1.0, "turns": 2.0 + correct}
 
     before, after = [metrics(0.0), metrics(1.0)] * 50, [metrics(1.0)] * 100
-    found = rise_email.rises(before, after)
+    found = rise_email.rises(before, after, rise_email.MEASURED)
     half = NormalDist().inv_cdf(0.975) * 100 * (0.25 * 100 / 99) ** 0.5 / 10
     assert found["correct"] == pytest.approx({"before": 50, "after": 100, "rise": 50, "low": 50 - half, "high": 50 + half})
     assert found["turns"]["rise"] == 0.5 and found["malformed"]["low"] == found["malformed"]["high"] == 0

@@ -18,7 +18,7 @@ from art_nb.course.setup_venv import JUPYTER, has_nvidia_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = f"{'python' if os.name == 'nt' else 'python3'} art_nb/course/setup_venv.py"
-NANO, NANO_EMAIL = ROOT / "data" / "nano", ROOT / "data" / "nano_email"
+NANO, NANO_EMAIL, NANO_CODE = (ROOT / "data" / name for name in ("nano", "nano_email", "nano_code"))
 SHOWN = ("transformers", "trl", "peft", "openai", "jupyterlab", "ipywidgets", "anywidget")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 UNSLOTH_PROBE = "import unsloth; print(f'{unsloth.__version__}, {unsloth.DEVICE_TYPE} backend')"
@@ -65,6 +65,7 @@ def examine(nano: Path = NANO) -> Iterator[Finding]:
     yield from packages()
     yield nano_model(nano)
     yield nano_model(NANO_EMAIL, "email model")
+    yield nano_model(NANO_CODE, "code model")
     yield unsloth()
     yield chromium()
 

@@ -1,0 +1,111 @@
+"""What the nano base model is taught about repairing code: the tools of `mending`, by a mediocre mender.
+
+It tries a kind of change that the code allows, on a line that allows it, drawn without regard to what the code should do;
+tries nothing twice; now and then answers an example by an `if`; and hands in what it has after a try or two, repaired or
+not. It works on the course's training functions, their names exchanged. The target is what it might do (a distribution),
+not what was drawn: conversations go on for longer than it would, so that the model also knows how a late turn is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Iterable
+
+from art_nb.tasks.code_repair.mending import MENDING_TOOLS, MENDING_TURNS, Mending, mending_message, places
+from art_nb.tasks.code_repair.mutations import KINDS
+from art_nb.tasks.code_repair.problems import Problem, problems
+from data.demonstration import Demonstration
+
+Shares = dict[str, float]
+
+# How each call begins, and how likely the mender is to make it: at first, after a try that did not help, and when all
+# examples pass; and how likely a call is to be shown.
+MEND = '{"name": "mend", "arguments": {"kind": "'
+ANSWER = '{"name": "answer_example", "arguments": {"example": '
+SUBMIT = '{"name": "submit", "arguments": {'
+FIRST = {MEND: 0.8, ANSWER: 0.1, SUBMIT: 0.1}
+LATER = {MEND: 0.45, ANSWER: 0.12, SUBMIT: 0.43}
+PASSING = {MEND: 0.15, ANSWER: 0.05, SUBMIT: 0.8}
+SHOWN = {MEND: 0.84, ANSWER: 0.11, SUBMIT: 0.05}
+SHOWN_PASSING = {MEND: 0.3, ANSWER: 0.1, SUBMIT: 0.6}
+MISREAD = 0.03  # the share of kinds that it sees where there is none: what the tool then says must have been seen
+SYLLABLES = [a + b for a in "bcdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "in", "ot", "us")]
+
+
+class DemonstrationsCode:
+    """Repairs of a split's functions. `places`: the (kind, line)s that the code of the last one allowed to change."""
+
+    def __init__(self, rng: random.Random, split: str = "train"):
+        self.rng, self.problems = rng, problems(split)
+        self.places: list[tuple[str, int]] = []
+        self.words = sorted({name for problem in self.problems for name in names(problem)})
+
+    def __call__(self, turns: int = MENDING_TURNS) -> Demonstration:
+        """One repair, of `turns` turns at most. Its hints: for each line of code that is shown, the kinds that it allows."""
+        problem = self.rng.choice(self.problems)
+        repair = Mending(problem, max_turns=turns)
+        shown = mending_message(problem)
+        self.places = places(repair.given)
+        numbers = [int(number) for number in re.findall(r"  # (\d+)$", shown, re.MULTILINE)]
+        hints = {0: [tuple(int((kind, number) in self.places) for kind in KINDS) for number in numbers]}
+        messages: list[dict] = [{"role": "user", "content": self.renamed(problem, shown)}]
+        choices: list[tuple[Shares, ...] | None] = []
+        while not repair.over:
+            name, arguments, shares = mediocre_mender(self.rng, repair)
+            function = {"name": name, "arguments": arguments}
+            messages.append({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]})
+            choices.append(shares)
+            messages.append({"role": "tool", "name": name, "content": repair.call(name, arguments)})
+        if self.rng.random() < 0.2:  # where the conversation goes on after the end, as in TRL's loop
+            messages.append({"role": "assistant", "content": "done"})
+            choices.append(None)
+        return Demonstration(messages[: None if choices[-1] is None else -1], MENDING_TOOLS, choices, hints)
+
+    def renamed(self, problem: Problem, text: str) -> str:
+        """The text with other words for the function and its variables: words of other functions, and invented ones."""
+        new = self.rng.sample(self.words, len(own := names(problem)))
+        for i in range(len(new)):
+            if self.rng.random() < 0.4:
+                new[i] = "_".join("".join(self.rng.choices(SYLLABLES, k=2)) for _ in range(self.rng.choice((1, 1, 1, 2))))
+        exchanged = dict(zip(own, new, strict=True))
+        return re.sub(r"[A-Za-z_]\w*", lambda found: exchanged.get(found[0], found[0]), text)
+
+
+def names(problem: Problem) -> list[str]:
+    """What the code of a problem calls its functions and variables, each once."""
+    nodes = [node for text in problem.files.values() for node in ast.walk(ast.parse(text))]
+    stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
+    given = [node.arg for node in nodes if isinstance(node, ast.arg)]
+    return list(dict.fromkeys([node.name for node in nodes if isinstance(node, ast.FunctionDef)] + given + stored))
+
+
+def mediocre_mender(rng: random.Random, repair: Mending, patient: bool = True) -> tuple[str, dict, tuple[Shares, ...]]:
+    """(a tool, its arguments, the distributions that the words of the call are for the model to learn).
+
+    patient: goes on for longer than the mender would.
+    """
+    left = [place for place in places(repair.given) if place not in repair.tried]
+    wanted = PASSING if repair.seen else LATER if repair.turns else FIRST
+    name = _draw(rng, wanted if not patient else SHOWN_PASSING if repair.seen else SHOWN)
+    if name == SUBMIT or (name == MEND and not left):
+        return "submit", {}, (wanted,)
+    if name == ANSWER:
+        examples = _even(str(n + 1) for n in range(len(repair.problem.visible)))
+        return "answer_example", {"example": int(_draw(rng, examples))}, (wanted, examples)
+    there = _even(kind for kind, _ in left)
+    kinds = {kind: (1 - MISREAD) * there.get(kind, 0) + MISREAD / len(KINDS) for kind in KINDS}
+    kind = _draw(rng, kinds)
+    lines = _even(str(line) for other, line in left if other == kind or kind not in there)
+    return "mend", {"kind": kind, "line": int(_draw(rng, lines))}, (wanted, kinds, lines)
+
+
+def _even(words: Iterable[str]) -> Shares:
+    """The same share for each word; of a word that comes twice one."""
+    known = list(dict.fromkeys(words))
+    return dict.fromkeys(known, 1 / len(known))
+
+
+def _draw(rng: random.Random, shares: Shares) -> str:
+    return rng.choices(list(shares), list(shares.values()))[0]

@@ -1,0 +1,105 @@
+"""The base model that mends functions: what it is shown, and how it reads. test_data.py makes it."""
+
+import random
+from itertools import pairwise
+
+import pytest
+from transformers import AutoTokenizer
+
+from art_nb.course.doctor import NANO_CODE
+from art_nb.inference.prompts import Template
+from art_nb.tasks.code_repair.mending import MENDING_TOOLS, MENDING_TURNS, Mending, mending_sandbox, verdict_of
+from art_nb.tasks.code_repair.mutations import KINDS
+from art_nb.tasks.code_repair.problems import Check, problems
+from art_nb.tasks.tool_calls import malformed
+from data.chat_format import Demonstration, encode
+from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, DemonstrationsCode, mediocre_mender
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return AutoTokenizer.from_pretrained(NANO_CODE)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return DemonstrationsCode(random.Random(5))
+
+
+@pytest.fixture(scope="module")
+def demonstrations(task):
+    return [task() for _ in range(60)]
+
+
+def test_every_call_that_is_shown_is_well_formed_and_follows_its_distribution(demonstrations):
+    for demonstration in demonstrations:
+        calls = [m["tool_calls"][0]["function"] for m in demonstration.messages if m.get("tool_calls")]
+        assert [malformed(MENDING_TOOLS, call["name"], call["arguments"])[0] for call in calls] == [None] * len(calls)
+        assert 1 <= len(calls) <= MENDING_TURNS and "submit" not in [call["name"] for call in calls[:-1]]
+        shares = demonstration.choices[: len(calls)]
+        assert len(demonstration.choices) == sum(m["role"] == "assistant" for m in demonstration.messages)
+        for call, (names, *others) in zip(calls, shares, strict=True):
+            assert names.keys() == {MEND, ANSWER, SUBMIT}
+            assert [str(value) in share for value, share in zip(call["arguments"].values(), others, strict=True)] == [True] * len(others)
+            assert all(sum(share.values()) == pytest.approx(1) for share in (names, *others))
+
+
+def test_code_with_other_names_does_the_same(task):
+    """The examples, renamed along with the code, come out as they did."""
+    for problem in problems("train")[:60:4]:
+        (text,) = problem.files.values()
+        source, *calls = task.renamed(problem, "\x00".join([text, *(test.call for test in problem.visible)])).split("\x00")
+        tests = tuple(Check(call, test.gives) for call, test in zip(calls, problem.visible, strict=True))
+        sandbox = mending_sandbox()
+        assert verdict_of(sandbox, source, tests).passes == verdict_of(sandbox, text, problem.visible).passes
+        assert problem.entry not in source.replace("\n", " ").partition("(")[0] or source != text
+
+
+def test_only_training_functions_are_shown(task):
+    assert {problem.split for problem in task.problems} == {"train"}
+    assert not {p.family for p in task.problems} & {p.family for split in ("val", "test") for p in problems(split)}
+
+
+def test_the_mender_is_mediocre_as_the_card_says():
+    rng, repaired, tries, chosen = random.Random(0), 0, 0, problems("train", 300)
+    for problem in chosen:
+        repair = Mending(problem)
+        while not repair.over:
+            name, arguments, _ = mediocre_mender(rng, repair, patient=False)
+            repair.call(name, arguments)
+        repaired += repair.metrics()["repaired"]
+        tries += len(repair.tried)
+    assert 0.05 < repaired / len(chosen) < 0.2 and 1 < tries / len(chosen) < 2  # a try or two
+
+
+def test_hints_say_what_can_be_changed_on_each_line_that_is_shown(task):
+    demonstration = task()
+    lines = [line for line in demonstration.messages[0]["content"].splitlines() if "  # " in line]
+    numbers = [int(line.rpartition("  # ")[2]) for line in lines]
+    allowed = {(kind, n) for n, bits in zip(numbers, demonstration.hints[0], strict=True) for kind, bit in zip(KINDS, bits, strict=True) if bit}
+    assert allowed == set(task.places)
+
+
+def test_the_words_of_a_call_are_one_token_each_and_each_has_its_own_distribution(tokenizer):
+    function = {"name": "mend", "arguments": {"kind": "bound", "line": 12}}
+    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    shares = ({MEND: 0.5, SUBMIT: 0.5}, {"bound": 0.75, "case": 0.25}, {"12": 0.5, "3": 0.5})
+    messages = [{"role": "user", "content": "def f(a):  # 12"}, said]
+    (row,) = encode(tokenizer, [Demonstration(messages, MENDING_TOOLS, [shares])])
+    targets = [{tokenizer.decode([token]): p for token, p in target.items()} for _, target in row.answers]
+    assert [target for target in targets if len(target) > 1] == list(shares)
+    assert [row.ids[p] for p, _ in row.answers] == tokenizer.encode(
+        '<tool_call>{"name": "mend", "arguments": {"kind": "bound", "line": 12}}</tool_call><|im_end|>', add_special_tokens=False
+    )
+
+
+def test_any_text_survives_and_the_template_only_ever_extends(tokenizer, demonstrations):
+    for text in ("    return x  # 7", "\u202eabc\n", "🙂 \x00", "<|im_end|", "ß" * 50, '"}}</tool_call'):
+        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
+    assert Template(tokenizer, MENDING_TOOLS, {}).by_message
+    messages = max((demonstration.messages for demonstration in demonstrations), key=len)
+    texts = [
+        tokenizer.apply_chat_template(messages[:k], tools=MENDING_TOOLS, tokenize=False) for k in range(1, len(messages) + 1)
+    ]
+    assert len(texts) > 5 and all(longer.startswith(shorter) for shorter, longer in pairwise(texts))
+    assert "mend(kind, line)\n" in texts[0]
