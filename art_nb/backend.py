@@ -25,6 +25,7 @@ from weakref import WeakSet
 from openai import AsyncOpenAI
 
 from art_nb.inference.client import InProcessClient
+from art_nb.model import Backend as Backend  # where ART has it
 from art_nb.model import Model
 from art_nb.rollouts.gathering import Gathering, outermost
 from art_nb.storage import checkpoints, logbook

@@ -5,8 +5,10 @@ python tests/make_art_signatures.py      # in an environment with `pip install o
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,13 @@ CALLS = [
     "utils.limit_concurrency",
     "utils.format_message",
     "utils.get_model_step",
+    "utils.sft.create_lr_schedule",
+    "utils.sft.create_sft_dataset_iterator",
+    "utils.sft.get_file_row_count",
+    "utils.sft.iterate_file",
+    "utils.sft.resolve_sft_batch_size",
+    "utils.sft.train_sft_from_file",
+    "utils.litellm.convert_litellm_choice_to_openai",
     "utils.benchmarking.types.BenchmarkModelKey",
     "utils.benchmarking.load_trajectories.load_trajectories",
     "utils.benchmarking.charts.training_progress_chart",
@@ -82,10 +91,13 @@ CALLS = [
 FIELDS = ["Model", "TrainableModel", "Trajectory", "TrajectoryGroup", "TrainConfig", "TrainSFTConfig"]
 
 
-# Whose public names are listed: modules by what they export or define, classes by their methods.
+# Whose public names are listed: of modules what they export or define, of packages their modules too, of classes their methods.
+# They are those that ART's documentation, the skills in its wheel and its examples import from.
 MODULES = [
-    "", "api_costs", "costs", "dev", "errors", "guided_completion", "langgraph", "mcp", "metrics", "rewards", "types", "utils",
-    "utils.benchmarking.charts", "utils.benchmarking.load_trajectories", "utils.benchmarking.types",
+    "", "api_costs", "backend", "batches", "costs", "dev", "errors", "gather", "guided_completion", "langgraph", "local",
+    "local.backend", "mcp", "metrics", "model", "rewards", "rewards.ruler", "trajectories", "types", "utils", "utils.benchmarking",
+    "utils.benchmarking.charts", "utils.benchmarking.load_trajectories", "utils.benchmarking.types", "utils.iterate_dataset",
+    "utils.litellm", "utils.retry", "utils.sft",
 ]  # fmt: skip
 CLASSES = {
     "Model": "model", "TrainableModel": "model", "Trajectory": "trajectories", "TrajectoryGroup": "trajectories",
@@ -97,33 +109,52 @@ CLASSES = {
 def names() -> list[str]:
     """Dotted, without the package. Read from the source: some of it asks for a GPU when it is imported."""
     folder = Path(importlib.import_module("art").__file__).parent
-    found = {path.stem if path.suffix else path.name for path in folder.iterdir() if path.suffix == ".py" or any(path.glob("*.py"))}
+    found: set[str] = set()
     for module in MODULES:
-        found |= {f"{module}.{name}".strip(".") for name in public(source(folder, module))}
+        within = modules(folder.joinpath(*module.split("."))) if module else modules(folder)
+        found |= {f"{module}.{name}".strip(".") for name in within | public(folder, module)}
     for dotted, module in CLASSES.items():
         (body,) = [node.body for node in source(folder, module).body if getattr(node, "name", "") == dotted.split(".")[-1]]
-        found |= {f"{dotted}.{name}" for name in defined(body)}
-    return sorted(name for name in found if not name.startswith("_"))
+        found |= {f"{dotted}.{name}" for name in defined(body, methods=True)}
+    return sorted(name for name in found if not any(part.startswith("_") for part in name.split(".")))
 
 
-def source(folder: Path, module: str) -> ast.Module:
-    """The module's syntax tree."""
+def modules(folder: Path) -> set[str]:
+    """Of a package; none where the folder is none."""
+    paths = folder.iterdir() if folder.is_dir() else ()
+    return {path.stem if path.suffix else path.name for path in paths if path.suffix == ".py" or any(path.glob("*.py"))}
+
+
+def source(folder: Path, module: str) -> ast.Module | None:
+    """The module's syntax tree; None of a package without an `__init__`."""
     path = folder.joinpath(*module.split(".")) if module else folder
-    return ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(path.read_text()) if path.exists() else None
 
 
-def public(tree: ast.Module) -> set[str]:
+def public(folder: Path, module: str) -> set[str]:
     """`__all__`, or what is defined there."""
+    tree = source(folder, module)
+    if tree is None:
+        return set()
     for node in tree.body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
             return set(ast.literal_eval(node.value))
     return defined(tree.body)
 
 
-def defined(body: list[ast.stmt]) -> set[str]:
-    """Functions and classes without an underscore."""
+def defined(body: list[ast.stmt], methods: bool = False) -> set[str]:
+    """Functions and classes without an underscore; of a module types too, such as `Messages = list[Message]`."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")}
+    found = {node.name for node in body if isinstance(node, kinds)}
+    if not methods:
+        found |= {target.id for node in body if isinstance(node, ast.Assign) for target in node.targets if is_type(target)}
+        found |= {node.target.id for node in body if isinstance(node, ast.AnnAssign) and is_type(node.target)}
+    return {name for name in found if not name.startswith("_")}
+
+
+def is_type(target: ast.expr) -> bool:
+    return isinstance(target, ast.Name) and re.fullmatch(r"[A-Z]\w*[a-z]\w*", target.id) is not None
 
 
 def find(package: str, dotted: str) -> Any:
@@ -131,11 +162,13 @@ def find(package: str, dotted: str) -> Any:
     if (package, dotted) == ("art", "local.LocalBackend"):
         return local_backend_init()
     found = importlib.import_module(package)
-    for name in dotted.split("."):
-        if inspect.ismodule(found) and not hasattr(found, name):
-            importlib.import_module(f"{found.__name__}.{name}")
-        found = getattr(found, name)
-    return found
+    *way, last = dotted.split(".")
+    for name in way:  # a module goes before a function of its name
+        inside = f"{found.__name__}.{name}" if hasattr(found, "__path__") else ""
+        found = importlib.import_module(inside) if inside and importlib.util.find_spec(inside) else getattr(found, name)
+    if inspect.ismodule(found) and not hasattr(found, last):
+        importlib.import_module(f"{found.__name__}.{last}")
+    return getattr(found, last)
 
 
 def local_backend_init() -> Any:

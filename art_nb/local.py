@@ -1,5 +1,0 @@
-"""`from art_nb.local import LocalBackend`, the import path that ART's examples use."""
-
-from art_nb.backend import LocalBackend
-
-__all__ = ["LocalBackend"]

@@ -1,0 +1,62 @@
+"""`iterate_dataset`: the scenarios of each training step."""
+
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from tqdm.auto import tqdm
+
+T = TypeVar("T")
+
+
+@dataclass
+class DatasetBatch(Generic[T]):
+    """The items of one training step.
+
+    All count from 0. step: over all epochs; epoch_step: within its epoch.
+    """
+
+    items: list[T]
+    step: int
+    epoch: int
+    epoch_step: int
+
+
+def iterate_dataset(
+    dataset: list[T],
+    groups_per_step: int = 1,
+    num_epochs: int = 1,
+    initial_step: int = 0,
+    use_tqdm: bool = True,
+) -> Iterator[DatasetBatch[T]]:
+    """Go through `dataset` in batches, shuffled anew in each epoch, the same way in every run.
+
+    Args:
+        groups_per_step: items in a batch; the last batch of an epoch may hold fewer.
+        initial_step: the first step to yield: pass `await model.get_step()` to go on where a run stopped.
+        use_tqdm: show a progress bar.
+
+    The order of epoch e is ART's: `random.Random(e)` shuffles the indices. The global generator is untouched.
+    """
+    if groups_per_step < 1:
+        raise ValueError(f"iterate_dataset: groups_per_step is {groups_per_step}; give 1 or more.")
+    per_epoch = math.ceil(len(dataset) / groups_per_step)
+    total = per_epoch * num_epochs
+    hidden = not (use_tqdm and total)
+    with tqdm(
+        initial=initial_step, total=total, desc="Iterating dataset", unit="batch", disable=hidden
+    ) as bar:
+        for step in range(initial_step, total):
+            epoch, epoch_step = divmod(step, per_epoch)
+            order = _shuffled(len(dataset), epoch)
+            chosen = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
+            yield DatasetBatch([dataset[i] for i in chosen], step, epoch, epoch_step)
+            bar.update(1)
+
+
+def _shuffled(size: int, epoch: int) -> list[int]:
+    order = list(range(size))
+    random.Random(epoch).shuffle(order)
+    return order

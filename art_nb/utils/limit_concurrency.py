@@ -1,0 +1,23 @@
+"""`limit_concurrency`: no more than so many calls at once."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+
+def limit_concurrency(n: int, derive_key: Callable[..., str] | None = None) -> Callable[[Callable], Callable]:
+    """A decorator for async functions: at most `n` calls run at once, or `n` for each key that `derive_key(*args)` gives."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        running: defaultdict[str | None, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(n))
+
+        @wraps(function)
+        async def limited(*args: Any, **kwargs: Any) -> Any:
+            async with running[derive_key(*args, **kwargs) if derive_key else None]:
+                return await function(*args, **kwargs)
+
+        return limited
+
+    return decorate
