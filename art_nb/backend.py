@@ -126,6 +126,8 @@ class LocalBackend:
 
     async def close(self) -> None:
         """Let go of every model."""
+        for running in self._running.values():
+            running.learner.end()
         self._running.clear()
 
     async def __aenter__(self) -> LocalBackend:
@@ -206,7 +208,7 @@ class LocalBackend:
         else:
             self.progress("nothing to learn: in every group all rewards are equal")
         row = await self._timed(model, row, started, groups, _log)
-        return self._keep(running, row, _log, groups, _key)
+        return self._keep(model, running, row, _log, groups, _key)
 
     async def train_sft(
         self,
@@ -236,7 +238,7 @@ class LocalBackend:
         )
         remember(running.learner.optimizer, learner.optimizer.state_dict()["state"])
         row = await self._timed(model, row | {"trajectories": len(sequences)}, started, [], _log)
-        return self._keep(running, row, _log)
+        return self._keep(model, running, row, _log)
 
     async def _timed(
         self, model: TrainableModel, row: dict[str, Any], started: float, groups: list[TrajectoryGroup], log: bool
@@ -255,6 +257,7 @@ class LocalBackend:
 
     def _keep(
         self,
+        model: TrainableModel,
         running: Running,
         row: dict,
         log: bool,
@@ -270,7 +273,9 @@ class LocalBackend:
         checkpoints.write_folder(where, lambda folder: self._save(running, folder, step, row if log else None, key))
         row["save_s"] = time.perf_counter() - started
         if log:
-            logbook.append_row(running.folder, running.split, step, row)
+            model._append_row(running.split, step, row, groups or [], where)
+            prefix = "" if running.split == "train" else f"{running.split}/"
+            running.learner.report(step, {f"{prefix}{name}": value for name, value in _numbers(row).items()})
         self._refresh(running, step)
         return _result(step, row, where)
 
@@ -409,6 +414,7 @@ class LocalBackend:
 
         remembered = self._remembered(running, "train")
         if wanted != running.options:
+            running.learner.end()
             running.learner = Learner(running.policy, grpo=wanted, output_dir=str(running.folder))
             running.options = wanted
         remember(running.learner.optimizer, remembered)
@@ -428,4 +434,8 @@ class LocalBackend:
 
 
 def _result(step: int, row: dict[str, Any], checkpoint: Path) -> LocalTrainResult:
-    return LocalTrainResult(step, {k: v for k, v in row.items() if isinstance(v, int | float)}, str(checkpoint))
+    return LocalTrainResult(step, _numbers(row), str(checkpoint))
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, float]:
+    return {name: value for name, value in row.items() if isinstance(value, int | float)}

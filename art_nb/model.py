@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterable
 from contextvars import Token
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Self, overload
 
 import pydantic
 from openai import AsyncOpenAI, OpenAI
@@ -18,6 +18,8 @@ from typing_extensions import TypeVar
 from art_nb.inference.client import InProcessClient
 from art_nb.inference.http_client import blocking_http_client, http_client
 from art_nb.metrics import ADDED_UP, JUDGE, SCENARIOS, MetricsBuilder
+from art_nb.monitoring import SERVICES
+from art_nb.monitoring.entry import Entry, snapshots
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.storage import logbook
 from art_nb.storage.names import folder_name
@@ -82,7 +84,11 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     config: anything of yours that a rollout wants to read from the model; a pydantic model.
     inference_base_url, inference_api_key: the server.
     inference_model_name: what the server calls the model; None: `name`.
-    entity, id, run_id, report_metrics: kept for ART, not used: metrics go to history.jsonl.
+    report_metrics: services that are shown what is logged as well, by name: "wandb", "langfuse". None: none is, whatever
+        keys the environment holds (ART takes a WANDB_API_KEY there as a wish).
+    monitors: the same with options, e.g. `[art.monitoring.WandbMonitor(checkpoints=True)]`; see `art_nb.monitoring`.
+    entity, run_id: of its run in Weights & Biases; None: the key's default entity, and `name`.
+    id: kept for ART, not used.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid")
@@ -99,6 +105,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     inference_model_name: str | None = None
     base_path: str = ".art"
     report_metrics: list[str] | None = None
+    monitors: list[Any] = pydantic.Field(default=[], exclude=True, repr=False)
 
     _backend: Any = None
     _builder: MetricsBuilder | None = None
@@ -110,6 +117,15 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     @classmethod
     def _names_a_folder(cls, given: str, field: pydantic.ValidationInfo) -> str:
         return folder_name(str(field.field_name), given)
+
+    @pydantic.model_validator(mode="after")
+    def _monitors_by_name(self) -> Self:
+        for name in self.report_metrics or ():
+            if name not in SERVICES:
+                raise ValueError(f"report_metrics: no service {name!r} is known here; there are {', '.join(SERVICES)}")
+            if not any(isinstance(monitor, SERVICES[name]) for monitor in self.monitors):
+                self.monitors.append(SERVICES[name]())
+        return self
 
     def backend(self) -> "Backend":
         """The backend it is registered with. Raises: ValueError when there is none."""
@@ -192,8 +208,8 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             row = logbook.summary(groups)
         row |= metrics or {}
         if row:
-            row = await self._with_totals(split, row, [] if trajectories is None else groups)
-            logbook.append_row(self._folder(), split, step, row)
+            groups = [] if trajectories is None else groups
+            self._append_row(split, step, await self._with_totals(split, row, groups), groups)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
         """Where to add costs, seconds and counts that only you know; the next row that is logged has them.
@@ -235,6 +251,18 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         price = getattr(self._backend, "automatic_gpu_cost_per_hour_usd", lambda model: None)(self)
         cost = {} if price is None else {"costs/gpu": seconds * price / 3600}
         return {"time/step_wall_s": seconds, **cost}
+
+    def _append_row(
+        self, split: str, step: int, row: dict[str, Any], groups: list[TrajectoryGroup], checkpoint: Path | None = None
+    ) -> None:
+        """Write the row to history.jsonl; then monitors may know. checkpoint: the step's, where it lies here."""
+        logbook.append_row(self._folder(), split, step, row)
+        if self.monitors:
+            trajectories = snapshots(groups, split, step)
+            names = self.project, self.name, self.entity, self.run_id
+            entry = Entry(*names, self._folder().absolute(), split, step, row, trajectories, checkpoint)
+            for monitor in self.monitors:
+                monitor.note(entry)
 
     def history(self) -> "pandas.DataFrame":
         """Every logged row: columns step, split, time, and one per metric."""

@@ -24,7 +24,7 @@ TORCH = "torch==2.13.0"
 # checking as well. A room is a folder, or a module on the ground floor.
 ROOMS = [
     "__main__", "course", "skypilot", "server", "cluster", "remote", "widgets", "tasks", "rewards", "local", "backend", "utils", "model", "gather",
-    "training", "inference", "real_model", "storage", "trajectories", "rollouts", "metrics", "api_costs", "dev", "types",
+    "training", "inference", "real_model", "monitoring", "storage", "trajectories", "rollouts", "metrics", "api_costs", "dev", "types",
 ]  # fmt: skip
 
 

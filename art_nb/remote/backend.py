@@ -185,7 +185,7 @@ class RemoteBackend:
         if log:
             logbook.write_trajectories(self.output_dir(model), groups, "train", step)
             row = await model._with_totals("train", logbook.summary(groups) | metrics, groups)
-            logbook.append_row(self.output_dir(model), "train", step, row)
+            model._append_row("train", step, row, groups)
         outbox.unlink()
         return TrainResult(step, metrics)
 

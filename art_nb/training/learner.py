@@ -10,8 +10,10 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from transformers.integrations import get_reporting_integration_callbacks
 
 from art_nb.training.grpo import kl_k3, ratio
 from art_nb.training.policy import Policy, default_learning_rate
@@ -39,7 +41,8 @@ class Learner(SequenceTrainer, GRPOTrainer):
 
     Args:
         policy: what is trained.
-        grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...).
+        grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...). Whom `report_to` names, e.g.
+            "tensorboard", "trackio" or "mlflow", is told of every step by `report`; unasked, nobody is.
         output_dir: where TRL may write.
         tokens_per_micro_batch: see `SequenceTrainer`.
     """
@@ -64,6 +67,9 @@ class Learner(SequenceTrainer, GRPOTrainer):
         if self.loss_type == "vespo":
             raise ValueError("loss_type 'vespo' takes one advantage per sequence; here every token has its own")
         self.rounds = policy.model.dtype != torch.float32
+        named = tuple(get_reporting_integration_callbacks(self.args.report_to))
+        self._reporters = [each for each in self.callback_handler.callbacks if isinstance(each, named)]
+        self._reporting = False
 
     def learn(
         self,
@@ -113,6 +119,24 @@ class Learner(SequenceTrainer, GRPOTrainer):
                 "train_tokens_per_s": sum(len(s.ids) for s in sequences) * config.num_updates / seconds,
             }
         )
+
+    def report(self, step: int, metrics: dict[str, float]) -> None:
+        """Tell whom `report_to` names of a step."""
+        self.state.global_step = step
+        if not self._reporting:
+            self._reporting = True
+            self._tell("on_train_begin")
+        self._tell("on_log", logs=dict(metrics))
+
+    def end(self) -> None:
+        """Tell them that there are no more."""
+        if self._reporting:
+            self._reporting = False
+            self._tell("on_train_end")
+
+    def _tell(self, event: str, **what: Any) -> None:
+        for reporter in self._reporters:
+            getattr(reporter, event)(self.args, self.state, self.control, model=self.policy.model, **what)
 
     def micro_batches(self, sequences: list[TokenSequence], config: TrainConfig) -> list[dict]:
         """TRL's input dictionaries, each with the `weight` of its loss in the whole batch's."""
