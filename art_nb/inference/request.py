@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from art_nb.inference.chat import Options
 from art_nb.inference.constraints import Constraint
 from art_nb.inference.policies import NamedPolicy
+from art_nb.inference.texts import GrowingText
 
 
 @dataclass(eq=False)
@@ -17,6 +18,7 @@ class Request:
     """A request for n > 1 answers becomes n of these.
 
     last_slot: the one that may hold its conversation; slot: the one that it was given.
+    text: of its tokens; texts, raw, alternatives: of each token, see `chat.Answer`.
     pending: tokens that are known but not computed yet; guess: tokens computed on suspicion behind them.
     constraint: which tokens may be drawn; None for all. on_token: called whenever it has got further tokens.
     """
@@ -28,11 +30,14 @@ class Request:
     draws: random.Random
     done: asyncio.Future
     last_slot: int | None
+    text: GrowingText
     constraint: Constraint | None = None
     slot: int = -1  # until it is admitted
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    alternatives: list[list[tuple[int, float]]] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+    raw: list[bytes] = field(default_factory=list)
+    alternatives: list[list[tuple[str, bytes, float]]] = field(default_factory=list)
     pending: list[int] = field(default_factory=list)
     guess: list[int] = field(default_factory=list)
     uniforms: list[float] = field(default_factory=list)

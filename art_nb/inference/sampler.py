@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-import re
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -31,12 +30,12 @@ from art_nb.inference.request import Request
 from art_nb.inference.settling import settle
 from art_nb.inference.slots import Slots, common
 from art_nb.inference.streaming import Chunks
+from art_nb.inference.texts import GrowingText, Texts
 
 WORTH_WAITING = 64  # tokens; for a longer one that another request is about to compute, a forward is waited
 HABIT = 3  # times that a token must have followed the same two tokens to be guessed
 LONGEST_GUESS = 8
 MOST_TOKENS = 32768  # of prompts that one forward takes in
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for one byte, of a tokenizer whose other tokens are letters
 
 
 @dataclass
@@ -69,7 +68,7 @@ class Sampler:
         ends = ends if isinstance(ends, list) else [ends]
         self.end_tokens = {e for e in [*ends, tokenizer.eos_token_id] if e is not None}
         self.constraints = Constraints(tokenizer, self.end_tokens)
-        self.texts: dict[int, str] = {}
+        self.texts = Texts(tokenizer)
         self.tokens_sampled, self.seconds = 0, 0.0  # since the start: what was sampled, and the time it took
         self.waiting: deque[Request] = deque()
         self.settle = settle  # awaited between two forwards; a server that has clients elsewhere puts its own here
@@ -94,7 +93,7 @@ class Sampler:
 
     def _memory(self, policy: NamedPolicy) -> Memory:
         if policy.name not in self.memories:
-            ends = [self._text(token) for token in sorted(self.end_tokens)]
+            ends = [self.texts.of_token(token) for token in sorted(self.end_tokens)]
             self.memories[policy.name] = Memory(Prompts(self.tokenizer, ends))
         return self.memories[policy.name]
 
@@ -131,7 +130,7 @@ class Sampler:
         requests = [
             Request(
                 policy, prompt, options, longest, random.Random(f"{key} {i}"), loop.create_future(), slot,
-                constraint=self.constraints.of(options),
+                GrowingText(self.texts), constraint=self.constraints.of(options),
             )
             for i in range(options.n)
         ]  # fmt: skip
@@ -142,7 +141,7 @@ class Sampler:
             for request, choice in zip(requests, result.choices, strict=True):
                 said = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
                 if not request.cut:
-                    ids = request.prompt + self._spoken(request)
+                    ids = request.prompt + request.tokens[: self._spoken(request)]
                     prompts.remember(text, template.answered(text, messages, said), ids, request.slot)
             return result
 
@@ -327,7 +326,11 @@ class Sampler:
             if request.constraint:
                 request.constraint.take(token)
             request.logprobs.append(logprob)
-            request.alternatives.append(top[: request.options.top_logprobs])
+            request.texts.append(self.texts.of_token(token))
+            if request.options.logprobs:
+                request.raw.append(self._raw(token))
+                shown = top[: request.options.top_logprobs]
+                request.alternatives.append([(self.texts.of_token(other), self._raw(other), p) for other, p in shown])
             self.tokens_sampled += 1
             if token == guess:
                 computed = computed + [token]
@@ -343,7 +346,7 @@ class Sampler:
         stop, one_call = request.options.stop, request.options.tools and not request.options.parallel_tool_calls
         ended = request.tokens[-1] in self.end_tokens
         if (stop or one_call) and not ended:
-            said = self.tokenizer.decode(request.tokens)
+            said = request.text.of(request.tokens, len(request.tokens))
             request.cut = any(text in said for text in stop)
             ended = request.cut or bool(one_call and TOOL_END in said)
         full = len(request.tokens) >= request.max_tokens
@@ -360,7 +363,7 @@ class Sampler:
 
     def _answer(self, request: Request) -> Answer:
         """What it has got so far."""
-        content = self.tokenizer.decode(self._spoken(request))
+        content = request.text.of(request.tokens, self._spoken(request))
         for stop in request.options.stop:
             content = content.partition(stop)[0]
         return Answer(
@@ -368,36 +371,27 @@ class Sampler:
             prompt=request.prompt,
             content=content,
             finish_reason=request.finish_reason,
-            tokens=list(request.tokens),
-            logprobs=list(request.logprobs),
-            texts=[self._text(token) for token in request.tokens],
-            raw=[self._raw(token) for token in request.tokens] if request.options.logprobs else [],
-            alternatives=[[(self._text(token), self._raw(token), p) for token, p in top] for top in request.alternatives],
+            tokens=request.tokens,
+            logprobs=request.logprobs,
+            texts=request.texts,
+            raw=request.raw,
+            alternatives=request.alternatives,
         )
 
-    def _spoken(self, request: Request) -> list[int]:
-        """What was sampled, without the token that ends the answer; while it goes on, without the bytes at its end, for
-        a tokenizer whose tokens are letters shows bytes in a row as one text, or as none."""
-        tokens = request.tokens
+    def _spoken(self, request: Request) -> int:
+        """How many of its tokens are what it says: not the one that ends the answer; while it goes on, not the bytes at its
+        end, for what comes next decides how they are shown."""
+        tokens, count = request.tokens, len(request.tokens)
         if request.finish_reason:
-            return tokens[:-1] if tokens[-1] in self.end_tokens else tokens
-        last = len(tokens)
-        while last and self._is_byte(tokens[last - 1]):
-            last -= 1
-        return tokens[:last]
-
-    def _is_byte(self, token: int) -> bool:
-        return BYTE.fullmatch(self.tokenizer.convert_ids_to_tokens(token) or "") is not None
+            return count - (tokens[-1] in self.end_tokens)
+        while count and tokens[count - 1] in self.texts.bytes:
+            count -= 1
+        return count
 
     def _raw(self, token: int) -> bytes:
         """The token's bytes; of one that is a part of a character they are not those of its text."""
-        text = self._text(token)
+        text = self.texts.of_token(token)
         return self.constraints.raw(token) if "\ufffd" in text else text.encode()
-
-    def _text(self, token: int) -> str:
-        if token not in self.texts:
-            self.texts[token] = self.tokenizer.decode([token])
-        return self.texts[token]
 
 
 def _failure(error: BaseException) -> BaseException:

@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import ChatCompletion
 from openai.types.chat.chat_completion import Choice
-from openai.types.completion_usage import CompletionUsage
+from pydantic_core import to_json
 
 from art_nb.inference.chat import OF_SAMPLING, TOOL_MARK, Answer, Options, choice, head, logprobs
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 class Chunks:
     """The chunks of one request, as they are sampled: iterate with `async for`, or give the rest up with `aclose()`.
+
+    A chunk is the JSON of OpenAI's ChatCompletionChunk as a dict. It holds what was sampled since the last was asked for: a
+    token, or more for who asks late.
 
     requests: one for each answer; key, options: as of `chat.completion`; read: the answer of one, as far as it is
     certain; whole: the completion, once all are done.
@@ -43,7 +46,7 @@ class Chunks:
     ):
         self._requests, self._key, self._options, self._read, self._whole = requests, key, options, read, whole
         self._head = {**head(key, options), "object": "chat.completion.chunk"}
-        self._usage: CompletionUsage | None = None
+        self._usage: dict[str, Any] | None = None
         self._news = news = asyncio.Event()
         for request in requests:
             request.on_token = news.set
@@ -53,7 +56,7 @@ class Chunks:
     def __aiter__(self) -> Chunks:
         return self
 
-    async def __anext__(self) -> ChatCompletionChunk:
+    async def __anext__(self) -> dict[str, Any]:
         return await anext(self._chunks)
 
     async def aclose(self) -> None:
@@ -62,7 +65,7 @@ class Chunks:
             request.give_up()
         await self._chunks.aclose()
 
-    async def _follow(self) -> AsyncGenerator[ChatCompletionChunk, None]:
+    async def _follow(self) -> AsyncGenerator[dict[str, Any], None]:
         left = {request: Pieces(i, self._options) for i, request in enumerate(self._requests)}
         try:
             for pieces in left.values():
@@ -91,16 +94,14 @@ class Chunks:
         return pieces.end(answer, choice(self._key, pieces.index, answer, self._options))
 
     def _end(self, completion: ChatCompletion) -> None:
-        self._usage = completion.usage
+        self._usage = completion.usage.model_dump(exclude_none=True) if completion.usage else None
         if self.on_completion:
             self.on_completion(completion)
 
-    def _chunk(self, piece: dict | None) -> ChatCompletionChunk:
+    def _chunk(self, piece: dict | None) -> dict[str, Any]:
         """One that holds a piece, or the usage alone."""
-        fields = {**self._head, "choices": [piece] if piece else []}
-        if self._options.include_usage:
-            fields["usage"] = None if piece else self._usage
-        return ChatCompletionChunk.model_validate(fields)
+        usage = {"usage": None if piece else self._usage} if self._options.include_usage else {}
+        return {**self._head, "choices": [piece] if piece else [], **usage}
 
 
 class Pieces:
@@ -157,5 +158,5 @@ async def events(chunks: Chunks) -> AsyncGenerator[bytes, None]:
     """Chunks as a server sends them: `data: {...}` lines of server-sent events, `data: [DONE]` at the end."""
     async with aclosing(chunks):  # whoever stops listening stops the sampling
         async for chunk in chunks:
-            yield b"data: " + chunk.model_dump_json(exclude_unset=True).encode() + b"\n\n"
+            yield b"data: " + to_json(chunk, inf_nan_mode="null") + b"\n\n"
     yield b"data: [DONE]\n\n"

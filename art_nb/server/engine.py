@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
-_END = object()
+MOST_UNREAD = 64  # pieces of a stream that wait for who reads them; then it pauses
 
 
 class Engine:
-    """A thread with an event loop; `run` and `stream` are called from another loop."""
+    """A thread with an event loop; `start`, `run` and `stream` are called from another loop, always the same."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         # A daemon: a process that is told to end does not wait for a training step. What it writes is whole or not there.
         self._thread = threading.Thread(target=self.loop.run_forever, name="engine", daemon=True)
+        self._told: list[asyncio.Event] = []
 
     def start(self) -> None:
+        self._outside = asyncio.get_running_loop()
         self._thread.start()
 
     def stop(self) -> None:
@@ -37,29 +40,47 @@ class Engine:
 
     async def stream(
         self, start: Callable[[], Coroutine[Any, Any, S]], pieces: Callable[[S], AsyncGenerator[T, None]]
-    ) -> AsyncGenerator[T, None]:
-        """What `pieces` of what `start` gives yields, both in the engine's loop. Leaving early ends it there."""
-        here = asyncio.get_running_loop()
-        queue: asyncio.Queue[Any] = asyncio.Queue()
+    ) -> AsyncGenerator[list[T], None]:
+        """What `pieces` of what `start` gives yields, both in the engine's loop; each time all that came since the last.
 
-        def put(item: Any) -> None:
-            if not here.is_closed():
-                here.call_soon_threadsafe(queue.put_nowait, item)
+        Who is slow to ask makes `pieces` wait. Leaving early ends it.
+        """
+        unread: deque[T] = deque()  # filled there, emptied here
+        news, room = asyncio.Event(), asyncio.Event()  # set here, set there
 
         async def pump() -> None:
-            try:
-                async with aclosing(pieces(await start())) as given:
-                    async for item in given:
-                        put(item)
-                put(_END)
-            except Exception as error:
-                put(error)
+            async with aclosing(pieces(await start())) as given:
+                async for piece in given:
+                    room.clear()
+                    unread.append(piece)
+                    self._tell(news)
+                    if len(unread) >= MOST_UNREAD:
+                        await room.wait()
 
-        task = asyncio.create_task(self.run(pump()))
+        pumping = asyncio.create_task(self.run(pump()))
+        pumping.add_done_callback(lambda _: news.set())
         try:
-            while (item := await queue.get()) is not _END:
-                if isinstance(item, Exception):
-                    raise item
-                yield item
+            over = False
+            while not over:
+                await news.wait()
+                news.clear()
+                over = pumping.done()
+                if new := [unread.popleft() for _ in range(len(unread))]:
+                    if len(new) >= MOST_UNREAD:
+                        self.loop.call_soon_threadsafe(room.set)
+                    yield new
+            pumping.result()
         finally:
-            task.cancel()
+            pumping.cancel()
+
+    def _tell(self, news: asyncio.Event) -> None:
+        """Set it in the loop outside. All that is told at once, after a forward say, wakes that loop once: waking it costs
+        as much as a piece does."""
+        if not self._told:
+            self.loop.call_soon(self._wake)
+        self._told.append(news)
+
+    def _wake(self) -> None:
+        told, self._told = self._told, []
+        if not self._outside.is_closed():
+            self._outside.call_soon_threadsafe(lambda: [news.set() for news in told])

@@ -68,16 +68,16 @@ async def _answer(served: Served, asked: dict[str, Any]) -> Any:
     return await served.registry.answer(model, name, asked)
 
 
-async def _streamed(pieces: AsyncGenerator[bytes, None]) -> Response:
+async def _streamed(pieces: AsyncGenerator[list[bytes], None]) -> Response:
     """Pieces as server-sent events. What goes wrong before the first one has its status; later it is an event."""
     first = await anext(pieces)
 
     async def all_of_them() -> AsyncIterator[bytes]:
         async with aclosing(pieces):  # who leaves stops the sampling
-            yield first
+            yield b"".join(first)
             try:
-                async for piece in pieces:
-                    yield piece
+                async for more in pieces:
+                    yield b"".join(more)
             except Exception as error:
                 yield f"data: {json.dumps(error_body(error))}\n\n".encode()
 
