@@ -1,15 +1,22 @@
 """What serving costs: 64 clients that stream over HTTP, against the same questions asked in process.
 
 `python -m benchmarks.server [seconds]` prints one JSON line. Each client shows the nano model of the course a board, reads
-the stream to its end and asks anew, for so many seconds (20). The temperature is so high that it rambles: an answer has
-about 64 tokens, not the two of a move. `ratio`: sampled tokens a second over HTTP over those in process, same model, same
-number of askers, same prompts and limit of tokens; clients and server share the processors. `first_token_ms`: median time
-from asking to the first text. `errors`: requests that failed.
+the stream to its end and asks anew, for so many seconds in all (60). The temperature is so high that it rambles: an answer
+has about 64 tokens, not the two of a move. The ways take turns, in rounds of 15 seconds, so that whatever else the machine
+does meets all of them alike: in process whole, in process streamed, over HTTP.
+
+The server is a process of its own, as `art-nb serve` starts it, and so are the 64 clients, `openai`'s own. All of it shares
+the machine, while a sampler in process has it to itself. `ratio` is sampled tokens a second over HTTP over those in process,
+with the same model, number of askers, prompts, limit of tokens and threads of torch. `cpu_us_per_token`: what a token takes
+of the processors, by process. `tokens_per_chunk`: of so many streams the server sends several tokens at once.
+`first_token_ms`: median time from asking to the first text. `errors`: requests that failed. `server_mib`: its memory after
+the first and the last round; `left`: conversations that it still decodes when nobody listens any more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import statistics
 import subprocess
@@ -17,17 +24,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from multiprocessing.connection import Connection
 
 import httpx
+import psutil
 from openai import AsyncOpenAI
 
 import art_nb as art
 from art_nb.tasks.game_2048 import Game
 from benchmarks.gathering import BASE
-from benchmarks.result import print_result
+from benchmarks.result import print_result, say
 
 CLIENTS, TOKENS, PORT, TOKEN = 64, 64, 8765, "a-token-of-the-benchmark"
+ROUND, BEGIN = 15.0, 2.0  # seconds; of a round, and those at its beginning that don't count
 HOT = 20.0  # temperature
+URL, KEY = f"http://127.0.0.1:{PORT}", {"authorization": f"Bearer {TOKEN}"}
 Ask = Callable[[str], Awaitable[None]]
 
 
@@ -45,84 +56,150 @@ async def keep_asking(ask: Ask, seconds: float) -> None:
     await asyncio.gather(*(one(seed) for seed in range(CLIENTS)))
 
 
-async def in_process(seconds: float) -> float:
-    """Tokens a second."""
-    with tempfile.TemporaryDirectory() as folder:
-        backend = art.LocalBackend(path=folder, engine="transformers")
-        model = art.TrainableModel(name="m", project="p", base_model=str(BASE))
-        await model.register(backend)
-        client, sampler = model.openai_client(), backend._of(model).sampler
+async def a_round(ask: Ask, sampled: Callable[[], Awaitable[int]], processes: list[psutil.Process]) -> list[float]:
+    """While all of them ask: tokens sampled, seconds, and processor seconds of each process."""
+
+    async def now() -> list[float]:
+        return [await sampled(), time.monotonic(), *(sum(each.cpu_times()[:2]) for each in processes)]
+
+    asking = asyncio.create_task(keep_asking(ask, ROUND))
+    await asyncio.sleep(BEGIN)
+    before = await now()
+    await asyncio.sleep(ROUND - BEGIN)
+    after = await now()
+    await asking
+    return [b - a for a, b in zip(before, after, strict=True)]
+
+
+class InProcess:
+    """The sampler beside the askers."""
+
+    def __init__(self, folder: str):
+        self.backend = art.LocalBackend(path=folder, engine="transformers")
+        self.model = art.TrainableModel(name="m", project="p", base_model=str(BASE))
+
+    async def round(self, stream: bool) -> list[float]:
+        if not self.model._backend:
+            await self.model.register(self.backend)
+        client, sampler = self.model.openai_client(), self.backend._of(self.model).sampler
 
         async def ask(board: str) -> None:
-            await client.chat.completions.create(
-                model=model.get_inference_name(), messages=[{"role": "user", "content": board}], max_tokens=TOKENS,
-                temperature=HOT,
-            )
+            answer = await client.chat.completions.create(
+                model=self.model.get_inference_name(), messages=[{"role": "user", "content": board}], max_tokens=TOKENS,
+                temperature=HOT, stream=stream,
+            )  # fmt: skip
+            if stream:
+                async for _ in answer:
+                    pass
 
-        await keep_asking(ask, 2)
-        before, started = sampler.tokens_sampled, time.monotonic()
-        await keep_asking(ask, seconds)
-        return (sampler.tokens_sampled - before) / (time.monotonic() - started)
+        async def sampled() -> int:
+            return sampler.tokens_sampled
+
+        return await a_round(ask, sampled, [psutil.Process()])
 
 
-async def over_http(seconds: float) -> tuple[float, list[float], int]:
-    """Tokens a second, seconds to each first text, errors."""
+def clients(orders: Connection) -> None:
+    """The process of the 64 clients: a round for each process id of the server that it is sent, until None."""
+    while (server := orders.recv()) is not None:
+        orders.send(asyncio.run(over_http(psutil.Process(server))))
+
+
+async def over_http(server: psutil.Process) -> tuple[list[float], list[float], list[float], list[str]]:
+    """A round's numbers, of the server and of the clients; of each answer tokens a chunk, seconds to the first; errors."""
+    sizes: list[float] = []
     waits: list[float] = []
-    errors = 0
-    url = f"http://127.0.0.1:{PORT}"
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(limits=limits, timeout=60) as http:
-        client = AsyncOpenAI(base_url=f"{url}/v1", api_key=TOKEN, http_client=http, max_retries=0)
+    errors: list[str] = []
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60) as http:
+        client = AsyncOpenAI(base_url=f"{URL}/v1", api_key=TOKEN, http_client=http, max_retries=0)
 
         async def ask(board: str) -> None:
-            nonlocal errors
-            started, first = time.monotonic(), None
+            nonlocal waits
+            started, texts = time.monotonic(), 0
             try:
                 stream = await client.chat.completions.create(
                     model="nano", messages=[{"role": "user", "content": board}], max_tokens=TOKENS, stream=True,
                     temperature=HOT,
                 )  # fmt: skip
                 async for chunk in stream:
-                    if first is None and chunk.choices[0].delta.content:
-                        first = time.monotonic()
-                        waits.append(first - started)
+                    if chunk.choices[0].delta.content:
+                        waits += [] if texts else [time.monotonic() - started]
+                        texts += 1
+                    if texts and chunk.choices[0].finish_reason:
+                        sizes.append(len(chunk.choices[0].token_ids) / texts)
             except Exception as error:
-                errors += 1
-                print(error, file=sys.stderr)
+                errors.append(repr(error))
 
         async def sampled() -> int:
-            status = await http.get(f"{url}/status", headers={"authorization": f"Bearer {TOKEN}"})
-            return status.json()["sampling"]["tokens"]
+            return (await sampling(http))["tokens"]
 
-        await keep_asking(ask, 2)
-        waits.clear()
-        before, started = await sampled(), time.monotonic()
-        await keep_asking(ask, seconds)
-        return (await sampled() - before) / (time.monotonic() - started), waits, errors
+        return await a_round(ask, sampled, [server, psutil.Process()]), sizes, waits, errors
+
+
+async def sampling(http: httpx.AsyncClient) -> dict:
+    return (await http.get(f"{URL}/status", headers=KEY)).json()["sampling"]
 
 
 def measure(seconds: float) -> dict:
-    here = asyncio.run(in_process(seconds))
-    with tempfile.TemporaryDirectory() as folder:
+    spawn = multiprocessing.get_context("spawn")
+    orders, theirs = spawn.Pipe()
+    asking = spawn.Process(target=clients, args=[theirs], daemon=True)
+    asking.start()
+    with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "art_nb", "serve", f"--port={PORT}", f"--path={folder}", "--engine=transformers"]
         server = subprocess.Popen([*command, "--rate=100000"], env={**os.environ, "ART_NB_TOKEN": TOKEN})
         try:
-            while True:
-                try:
-                    httpx.get(f"http://127.0.0.1:{PORT}/healthz")
-                    break
-                except httpx.TransportError:
-                    time.sleep(0.1)
-            there, waits, errors = asyncio.run(over_http(seconds))
+            wait_for_server()
+            return rounds(seconds, InProcess(kept), orders, psutil.Process(server.pid))
         finally:
+            orders.send(None)
+            asking.join()
             server.terminate()
             server.wait(20)
+
+
+def wait_for_server() -> None:
+    """Until it runs and has loaded the model."""
+    while True:
+        try:
+            asked = {"model": "nano", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+            httpx.post(f"{URL}/v1/chat/completions", headers=KEY, json=asked, timeout=60).raise_for_status()
+            return
+        except httpx.TransportError:
+            time.sleep(0.1)
+
+
+def rounds(seconds: float, in_process: InProcess, orders: Connection, server: psutil.Process) -> dict:
+    ways: dict[str, list[list[float]]] = {"in_process": [], "in_process_streamed": [], "over_http": []}
+    sizes, waits, errors, memory = [], [], [], []
+    with asyncio.Runner() as runner:
+        while len(ways["over_http"]) * ROUND < seconds:
+            ways["in_process"].append(runner.run(in_process.round(stream=False)))
+            ways["in_process_streamed"].append(runner.run(in_process.round(stream=True)))
+            orders.send(server.pid)
+            numbers, *more = orders.recv()
+            ways["over_http"].append(numbers)
+            for kept, new in zip((sizes, waits, errors, memory), (*more, [server.memory_info().rss / 2**20]), strict=True):
+                kept += new
+            say(" ".join(f"{way}: {each[-1][0] / each[-1][1]:.0f} tokens/s" for way, each in ways.items()))
+        status = httpx.get(f"{URL}/status", headers=KEY).json()["sampling"]
+    for error in errors[:5]:
+        say(error)
+    totals = {way: [sum(column) for column in zip(*each, strict=True)] for way, each in ways.items()}
+    rates = {way: tokens / took for way, (tokens, took, *_) in totals.items()}
+    used = {way: [1e6 * each / total[0] for each in total[2:]] for way, total in totals.items()}
     return {
-        "ratio": there / here, "tokens_per_s_in_process": here, "tokens_per_s_over_http": there,
-        "first_token_ms": 1000 * statistics.median(waits), "answers": len(waits), "errors": errors,
+        "ratio": rates["over_http"] / rates["in_process"],
+        "ratio_in_process_streamed": rates["in_process_streamed"] / rates["in_process"],
+        "tokens_per_s": rates,
+        "cpu_us_per_token": {
+            "in_process": used["in_process"][0], "in_process_streamed": used["in_process_streamed"][0],
+            "server": used["over_http"][0], "clients": used["over_http"][1],
+        },
+        "tokens_per_chunk": statistics.mean(sizes), "first_token_ms": 1000 * statistics.median(waits), "answers": len(sizes),
+        "errors": len(errors), "server_mib": [memory[0], memory[-1]], "left": status["active"] + status["waiting"],
         "clients": CLIENTS, "seconds": seconds,
     }  # fmt: skip
 
 
 if __name__ == "__main__":
-    print_result("server", lambda: measure(float(sys.argv[1]) if len(sys.argv) > 1 else 20))
+    print_result("server", lambda: measure(float(sys.argv[1]) if len(sys.argv) > 1 else 60))

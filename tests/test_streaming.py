@@ -2,6 +2,7 @@
 """Streamed answers are the whole answer cut up, by OpenAI's own reading of the chunks; for code that awaits and code that doesn't."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -12,10 +13,10 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from test_sampler import Counted, characters, checkpoints, policy, sampler, scripted, tokenizer, user  # noqa: F401
 
 import art_nb as art
-from art_nb.inference.chat import Answer, RequestError, check, choice
+from art_nb.inference.chat import OF_SAMPLING, Answer, RequestError, check, choice
 from art_nb.inference.client import InProcessClient
 from art_nb.inference.sampler import Sampler
-from art_nb.inference.streaming import Pieces, settled
+from art_nb.inference.streaming import Pieces, events, settled
 from art_nb.tasks.game_2048 import MOVE_TOOL
 
 CALL = '<tool_call>{"name": "move", "arguments": {"direction": "left"}}</tool_call>'
@@ -99,6 +100,38 @@ def test_the_order_of_chunks(tokenizer):
     assert usage.choices == [] and usage.usage.completion_tokens == len(script)
     assert all(chunk.usage is None and chunk.id == first.id for chunk in (first, *middle, last))
     assert [chunk.choices[0].finish_reason for chunk in (first, *middle)] == [None] * (1 + len(middle))
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"tools": [MOVE_TOOL]}, {"logprobs": True, "top_logprobs": 2, "n": 2}, {"stream_options": {"include_usage": True}}], ids=str
+)  # fmt: skip
+def test_each_event_is_a_chunk_as_openai_defines_it(tokenizer, options):
+    """To the letter: nothing is missing, nothing has another type, and nothing is there that OpenAI does not know but what was sampled."""
+
+    async def main():
+        script = [*characters(tokenizer, f"so 🙂 {CALL}"), 2]
+        chunks = await scripted(tokenizer, script, script).create(messages=[user("a")], model="agent", stream=True, temperature=0, **options)
+        return [event async for event in events(chunks)]
+
+    *sent, done = asyncio.run(main())
+    assert done == b"data: [DONE]\n\n" and len(sent) > 5
+    for event in sent:
+        assert event.startswith(b"data: {") and event.endswith(b"}\n\n") and event.count(b"\n") == 2
+        told = event[len(b"data: ") :]
+        chunk = ChatCompletionChunk.model_validate_json(told, strict=True)
+        assert chunk.model_dump(exclude_unset=True) == json.loads(told) and not chunk.model_extra
+        for each in chunk.choices:
+            assert set(each.model_extra) == (OF_SAMPLING if each.finish_reason else set()) and not each.delta.model_extra
+
+
+def test_a_stream_with_a_pace_says_the_first_text_and_the_end_at_once_and_the_rest_together(tokenizer):
+    async def main():
+        sampler = scripted(tokenizer, [*characters(tokenizer, "left right up"), 2])
+        chunks = await sampler.create(messages=[user("a")], model="agent", stream=True)
+        chunks.pace = lambda: 1000.0
+        return [(sampler.tokens_sampled, chunk["choices"][0]["delta"].get("content")) async for chunk in chunks]
+
+    assert asyncio.run(main()) == [(0, ""), (1, "l"), (14, "eft right up"), (14, None)]
 
 
 def test_several_answers_are_streamed_side_by_side(policy, sampler):

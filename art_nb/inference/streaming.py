@@ -9,6 +9,7 @@ Source: https://platform.openai.com/docs/api-reference/chat-streaming
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,12 @@ class Chunks:
     requests: one for each answer; key, options: as of `chat.completion`; read: the answer of one, as far as it is
     certain; whole: the completion, once all are done.
     on_completion: called with the completion before the chunk comes that ends its last answer.
+    pace: gives the seconds from text to text, at least; what is sampled meanwhile comes together. The first text waits for
+        nothing, nor does the end.
     """
 
     on_completion: Callable[[ChatCompletion], None] | None = None
+    pace: Callable[[], float] = staticmethod(lambda: 0.0)
 
     def __init__(
         self,
@@ -47,10 +51,10 @@ class Chunks:
         self._requests, self._key, self._options, self._read, self._whole = requests, key, options, read, whole
         self._head = {**head(key, options), "object": "chat.completion.chunk"}
         self._usage: dict[str, Any] | None = None
-        self._news = news = asyncio.Event()
+        self._news, self._due = asyncio.Event(), 0.0
         for request in requests:
-            request.on_token = news.set
-            request.done.add_done_callback(lambda _: news.set())
+            request.on_token = self._hear
+            request.done.add_done_callback(lambda _: self._news.set())
         self._chunks = self._follow()
 
     def __aiter__(self) -> Chunks:
@@ -65,6 +69,11 @@ class Chunks:
             request.give_up()
         await self._chunks.aclose()
 
+    def _hear(self) -> None:
+        """There are new tokens."""
+        if time.monotonic() >= self._due:
+            self._news.set()
+
     async def _follow(self) -> AsyncGenerator[dict[str, Any], None]:
         left = {request: Pieces(i, self._options) for i, request in enumerate(self._requests)}
         try:
@@ -75,6 +84,7 @@ class Chunks:
                 self._news.clear()
                 for request, pieces in list(left.items()):
                     for piece in self._new(request, pieces, left):
+                        self._due = time.monotonic() + self.pace()
                         yield self._chunk(piece)
             if self._options.include_usage:
                 yield self._chunk(None)

@@ -19,12 +19,16 @@ MOST_UNREAD = 64  # pieces of a stream that wait for who reads them; then it pau
 
 
 class Engine:
-    """A thread with an event loop; `start`, `run` and `stream` are called from another loop, always the same."""
+    """A thread with an event loop; `start`, `run` and `stream` are called from another loop, always the same.
+
+    streams: how many are open.
+    """
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
         # A daemon: a process that is told to end does not wait for a training step. What it writes is whole or not there.
         self._thread = threading.Thread(target=self.loop.run_forever, name="engine", daemon=True)
+        self.streams = 0
         self._told: list[asyncio.Event] = []
 
     def start(self) -> None:
@@ -57,6 +61,7 @@ class Engine:
                     if len(unread) >= MOST_UNREAD:
                         await room.wait()
 
+        self.streams += 1
         pumping = asyncio.create_task(self.run(pump()))
         pumping.add_done_callback(lambda _: news.set())
         try:
@@ -71,6 +76,7 @@ class Engine:
                     yield new
             pumping.result()
         finally:
+            self.streams -= 1
             pumping.cancel()
 
     def _tell(self, news: asyncio.Event) -> None:
@@ -83,4 +89,9 @@ class Engine:
     def _wake(self) -> None:
         told, self._told = self._told, []
         if not self._outside.is_closed():
-            self._outside.call_soon_threadsafe(lambda: [news.set() for news in told])
+            self._outside.call_soon_threadsafe(_set, told)
+
+
+def _set(events: list[asyncio.Event]) -> None:
+    for event in events:
+        event.set()

@@ -15,11 +15,14 @@ from openai.types import Model
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, ConfigDict, Field
 
-from art_nb.inference.streaming import events
+from art_nb.inference.streaming import Chunks, events
 from art_nb.server.errors import Refused, error_body
 from art_nb.server.served import Served
 
 T = TypeVar("T")
+# Seconds from text to text of a stream, for each that is open. Alone it comes token by token. Many nobody reads along with,
+# and a chunk takes a client's processor as long as a token takes the model's.
+PACE = 0.002
 
 
 class ChatRequest(BaseModel):
@@ -65,7 +68,10 @@ def routes(served: Served) -> APIRouter:
 
 async def _answer(served: Served, asked: dict[str, Any]) -> Any:
     model, name = await served.registry.asked(asked.pop("model"))
-    return await served.registry.answer(model, name, asked)
+    answer = await served.registry.answer(model, name, asked)
+    if isinstance(answer, Chunks):
+        answer.pace = lambda: PACE * served.engine.streams
+    return answer
 
 
 async def _streamed(pieces: AsyncGenerator[list[bytes], None]) -> Response:
