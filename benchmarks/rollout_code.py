@@ -3,7 +3,7 @@
 `python -m benchmarks.rollout --task code` prints one JSON line. `ratio`: sampled tokens a second of 128 repairs by the tools
 of `art_nb.tasks.code_repair.mending`, 8 of each of the first 16 training problems (a step of notebook 10), over those of
 stock TRL's generation phase, as in benchmarks/rollout_email.py: same base model and adapter, prompts, tool schemas, limit of
-tokens per answer, temperature 1, at most 6 answers. A repair of ours ends by `submit` or a malformed call; TRL's loop asks
+tokens per answer, temperature 1, at most 8 answers. A repair of ours ends by `submit` or a malformed call; TRL's loop asks
 the model once more after that. `turns`, `tokens` and `submitted` (the share of repairs that were handed in) say by how much
 the sides differ. What the code's small changes come to is known before either side is timed (`try_all`): the tools run
 nothing twice, and the first side would else pay for both.

@@ -8,12 +8,12 @@ from transformers import AutoTokenizer
 
 from art_nb.course.doctor import NANO_CODE
 from art_nb.inference.prompts import Template
-from art_nb.tasks.code_repair.mending import MENDING_TOOLS, MENDING_TURNS, Mending, mending_sandbox, verdict_of
+from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_sandbox, verdict_of
 from art_nb.tasks.code_repair.mutations import KINDS
 from art_nb.tasks.code_repair.problems import Check, problems
 from art_nb.tasks.tool_calls import malformed
 from data.chat_format import Demonstration, encode
-from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, DemonstrationsCode, mediocre_mender
+from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, TURNS, DemonstrationsCode, mediocre_mender
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_every_call_that_is_shown_is_well_formed_and_follows_its_distribution(de
     for demonstration in demonstrations:
         calls = [m["tool_calls"][0]["function"] for m in demonstration.messages if m.get("tool_calls")]
         assert [malformed(MENDING_TOOLS, call["name"], call["arguments"])[0] for call in calls] == [None] * len(calls)
-        assert 1 <= len(calls) <= MENDING_TURNS and "submit" not in [call["name"] for call in calls[:-1]]
+        assert 1 <= len(calls) <= TURNS and "submit" not in [call["name"] for call in calls[:-1]]
         shares = demonstration.choices[: len(calls)]
         assert len(demonstration.choices) == sum(m["role"] == "assistant" for m in demonstration.messages)
         for call, (names, *others) in zip(calls, shares, strict=True):

@@ -13,7 +13,7 @@ import random
 import re
 from collections.abc import Iterable
 
-from art_nb.tasks.code_repair.mending import MENDING_TOOLS, MENDING_TURNS, Mending, mending_message, places
+from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_message, places
 from art_nb.tasks.code_repair.mutations import KINDS
 from art_nb.tasks.code_repair.problems import Problem, problems
 from data.demonstration import Demonstration
@@ -30,6 +30,7 @@ LATER = {MEND: 0.45, ANSWER: 0.12, SUBMIT: 0.43}
 PASSING = {MEND: 0.15, ANSWER: 0.05, SUBMIT: 0.8}
 SHOWN = {MEND: 0.84, ANSWER: 0.11, SUBMIT: 0.05}
 SHOWN_PASSING = {MEND: 0.3, ANSWER: 0.1, SUBMIT: 0.6}
+TURNS = 6  # of a conversation that is shown, at most
 MISREAD = 0.03  # the share of kinds that it sees where there is none: what the tool then says must have been seen
 SYLLABLES = [a + b for a in "bcdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "in", "ot", "us")]
 
@@ -42,7 +43,7 @@ class DemonstrationsCode:
         self.places: list[tuple[str, int]] = []
         self.words = sorted({name for problem in self.problems for name in names(problem)})
 
-    def __call__(self, turns: int = MENDING_TURNS) -> Demonstration:
+    def __call__(self, turns: int = TURNS) -> Demonstration:
         """One repair, of `turns` turns at most. Its hints: for each line of code that is shown, the kinds that it allows."""
         problem = self.rng.choice(self.problems)
         repair = Mending(problem, max_turns=turns)

@@ -21,7 +21,7 @@ from art_nb.tasks.code_repair.sandbox import Limits, MontySandbox, Sandbox
 from art_nb.tasks.code_repair.trials import Verdict, judge
 from art_nb.tasks.tool_calls import quoted
 
-MENDING_TURNS = 6
+MENDING_TURNS = 8
 
 MENDING_TOOLS = [
     tool_schema("answer_example", "Write an if that answers an example.", ["example"], example="its number, from 1."),
