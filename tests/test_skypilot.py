@@ -92,13 +92,15 @@ def test_what_can_not_be_a_task(options, words):
         server_task(**options)
 
 
-# A cloud of one machine, this one: `launch` lets SkyPilot's own parser read the task and runs it, `down` ends it. No task is
-# run by a shell of a login, so HOME is what makes ~/art_nb the environment of the tests.
+# A cloud of one machine, this one: SkyPilot's own command line and parser read what they are given; then `launch` runs the
+# task here, and `down` ends it. HOME is what makes ~/art_nb the environment of the tests.
 CLOUD = """#!{python}
 import json, os, signal, subprocess, sys
 import sky
 folder = {folder!r}
 command, rest = sys.argv[1], sys.argv[2:]
+from sky.client.cli import command as cli
+getattr(cli, command).make_context(command, list(rest))  # its own command line takes them, or says what is wrong
 with open(folder + "/calls", "a") as log:
     log.write(json.dumps(sys.argv[1:]) + "\\n")
 if command == "launch":

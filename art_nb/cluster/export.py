@@ -83,7 +83,7 @@ def _adapter(policy: Policy, checkpoint: Checkpoint, answers: list, folder: Path
         shutil.copyfile(checkpoint.folder / name, folder / name)
     policy.tokenizer.save_pretrained(folder)
     model = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=policy.base.dtype).eval()
-    return compare(answers, torch_engine(model), policy.base.dtype)
+    return compare(answers, torch_engine(model.to(policy.device)), policy.base.dtype)
 
 
 def _merged(policy: Policy, checkpoint: Checkpoint, answers: list, folder: Path) -> Proof:
@@ -93,7 +93,7 @@ def _merged(policy: Policy, checkpoint: Checkpoint, answers: list, folder: Path)
 
     write_merged(policy, folder)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
-    return compare(answers, torch_engine(model), policy.base.dtype)
+    return compare(answers, torch_engine(model.to(policy.device)), policy.base.dtype)
 
 
 def _gguf(policy: Policy, checkpoint: Checkpoint, answers: list, folder: Path) -> Proof:

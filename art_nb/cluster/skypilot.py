@@ -64,7 +64,7 @@ def server_task(
 class SkyPilotBackend(RemoteBackend):
     """A RemoteBackend on a rented machine. Make it by `initialize_cluster`; `down` gives the machine back.
 
-    Closing the backend leaves the machine running, and costing; SkyPilot stops it by itself after `idle_minutes`.
+    Closing the backend, or the notebook, leaves the machine running, and costing: the server is a job that does not end.
     """
 
     cluster_name: str
@@ -96,7 +96,7 @@ class SkyPilotBackend(RemoteBackend):
             env_path: a file of NAME=VALUE lines for the machine, as a key of the Hugging Face hub.
             force_restart: stop a server that runs there and start anew.
             tail_logs: show what SkyPilot says while it rents and installs.
-            idle_minutes: without a job SkyPilot takes the machine down after so long.
+            idle_minutes: so long after the server has ended, by itself or by `force_restart`, the machine goes back.
             path: folder of what is logged here, and of the server's token.
             sky, ssh: the commands; None takes `sky` of the PATH.
 
