@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not follow `__getattr__`
     from .backend import LocalBackend
+    from .cluster.ray_backend import RayBackend
     from .gather import gather_trajectories, gather_trajectory_groups, trajectory_group_batches
     from .model import Backend, Model, TrainableModel
     from .remote import RemoteBackend
@@ -25,6 +26,7 @@ _HOME = {
     "TrainableModel": "model",
     "LocalBackend": "backend",
     "RemoteBackend": "remote",
+    "RayBackend": "cluster.ray_backend",
     "Trajectory": "trajectories",
     "TrajectoryGroup": "trajectories",
     "auto_trajectory": "trajectories.recording",
@@ -47,7 +49,7 @@ _HOME = {
 _SUBMODULES = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")}
 
 __all__ = [
-    "Backend", "Model", "TrainableModel", "LocalBackend", "RemoteBackend", "Trajectory", "TrajectoryGroup",
+    "Backend", "Model", "TrainableModel", "LocalBackend", "RemoteBackend", "RayBackend", "Trajectory", "TrajectoryGroup",
     "auto_trajectory", "capture_auto_trajectory", "yield_trajectory", "capture_yielded_trajectory", "gather_trajectories",
     "gather_trajectory_groups", "trajectory_group_batches", "retry", "TrainConfig", "TrainSFTConfig", "TrainResult",
     "LocalTrainResult", "Messages", "MessagesAndChoices", "Tools",

@@ -20,14 +20,13 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from openai import AsyncOpenAI
 
 from art_nb.inference.client import InProcessClient
 from art_nb.model import Backend as Backend  # where ART has it
 from art_nb.model import Model
-from art_nb.rollouts.gathering import Gathering, outermost
+from art_nb.rollouts.gathering import Fresh
 from art_nb.storage import checkpoints, logbook
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.types import LocalTrainResult, TrainConfig, TrainSFTConfig
@@ -53,7 +52,7 @@ class Running:
     stale: an update was broken off; the weights must be read back before they are used.
     loop: where it was registered; code that does not await is answered there.
     sampled: the sampler's tokens and seconds when the last step ended.
-    gatherings: those that have asked.
+    fresh: of the gatherings that have asked.
     """
 
     policy: Policy
@@ -67,7 +66,7 @@ class Running:
     loop: asyncio.AbstractEventLoop | None = None
     stale: bool = True
     sampled: tuple[int, float] = (0, 0.0)
-    gatherings: WeakSet[Gathering] = field(default_factory=WeakSet)
+    fresh: Fresh = field(default_factory=Fresh)
 
     @property
     def step(self) -> int:
@@ -162,7 +161,8 @@ class LocalBackend:
         """
         running = self._of(to)
         policy = running.versions.asked(model)
-        self._begin_gathering(running)
+        if running.fresh.begins(running.sampler.idle):
+            running.sampler.forget()
         return await running.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
 
     async def _get_step(self, model: Model[Any, Any]) -> int:
@@ -217,6 +217,7 @@ class LocalBackend:
         *,
         config: TrainSFTConfig | None = None,
         _log: bool = False,
+        _key: str | None = None,
     ) -> LocalTrainResult:
         """One training step on demonstrations, of an optimizer step for each batch of them, and a checkpoint.
 
@@ -238,7 +239,7 @@ class LocalBackend:
         )
         remember(running.learner.optimizer, learner.optimizer.state_dict()["state"])
         row = await self._timed(model, row | {"trajectories": len(sequences)}, started, [], _log)
-        return self._keep(model, running, row, _log)
+        return self._keep(model, running, row, _log, key=_key)
 
     async def _timed(
         self, model: TrainableModel, row: dict[str, Any], started: float, groups: list[TrajectoryGroup], log: bool
@@ -278,6 +279,10 @@ class LocalBackend:
             running.learner.report(step, {f"{prefix}{name}": value for name, value in _numbers(row).items()})
         self._refresh(running, step)
         return _result(step, row, where)
+
+    def _log_again(self, running: Running, step: int, row: dict[str, Any]) -> None:
+        """The row of a step whose checkpoint is there, and which a kill kept from being logged."""
+        logbook.append_row(running.folder, running.split, step, row)
 
     async def _experimental_fork_checkpoint(
         self,
@@ -338,22 +343,27 @@ class LocalBackend:
         self.progress(f"loading {model.base_model}")
         from art_nb.inference.sampler import Sampler
         from art_nb.training.learner import Learner
-        from art_nb.training.policy import load_policy
         from art_nb.training.versions import Versions
 
-        internal = model._internal_config or {}
-        base = self.base_models.get(model.base_model, model.base_model)
-        policy = load_policy(
-            base, engine=self.engine, seed=self.seed,
-            init_args=internal.get("init_args"), peft_args=internal.get("peft_args"),
-        )  # fmt: skip
-        trainer_args = dict(internal.get("trainer_args") or {})
+        policy, base = self._load_policy(model)
+        trainer_args = dict((model._internal_config or {}).get("trainer_args") or {})
         learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
         versions = Versions(policy, model.name, model.base_model, folder / "checkpoints", self.seed, Path(base))
         sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
         running = Running(policy, learner, versions, sampler, folder, trainer_args, trainer_args)
         self._restore(running)
         return running
+
+    def _load_policy(self, model: TrainableModel) -> tuple[Policy, str]:
+        """The policy as it begins, and the folder or name that its base model was loaded from."""
+        from art_nb.training.policy import load_policy
+
+        internal, base = model._internal_config or {}, self.base_models.get(model.base_model, model.base_model)
+        policy = load_policy(
+            base, engine=self.engine, seed=self.seed,
+            init_args=internal.get("init_args"), peft_args=internal.get("peft_args"),
+        )  # fmt: skip
+        return policy, base
 
     def _save(self, running: Running, folder: Path, step: int, row: dict[str, Any] | None, key: str | None = None) -> None:
         """Adapter and optimizer (see `training.state`), and state.json with the step's metrics if it was a logged one."""
@@ -374,11 +384,9 @@ class LocalBackend:
             checkpoints.write_folder(checkpoints.step_folder(root, 0), lambda folder: self._save(running, folder, 0, None))
         folder = checkpoints.step_folder(root, step)
         load_policy_state(running.policy, running.learner.optimizer, folder)
-        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-        row, running.split = state["row"], state.get("split", "train")
-        logged = [r["step"] for r in logbook.rows(running.folder) if r["split"] == running.split]
-        if row is not None and step not in logged:  # killed between the checkpoint and its row
-            logbook.append_row(running.folder, running.split, step, row)
+        running.split, row = unlogged(running.folder, step)
+        if row is not None:
+            self._log_again(running, step, row)
         self._refresh(running, step)
 
     def _refresh(self, running: Running, step: int) -> None:
@@ -386,20 +394,6 @@ class LocalBackend:
         running.sampler.forget(running.versions.at(running.step))
         running.sampled = (running.sampler.tokens_sampled, running.sampler.seconds)
         running.versions.step, running.stale = step, False
-
-    def _begin_gathering(self, running: Running) -> None:
-        """A gathering starts from nothing remembered: it gives the same whatever was sampled before it.
-
-        So a run that was interrupted, or that validates at other times, still trains on the same rollouts. Of several
-        gatherings side by side the first one does.
-        """
-        now, sampler = outermost(), running.sampler
-        if now is None or now in running.gatherings:
-            return
-        alone = not any(gathering.in_flight for gathering in running.gatherings)
-        if alone and (sampler.driver is None or sampler.driver.done()):
-            sampler.forget()
-        running.gatherings.add(now)
 
     def _seed_of(self, step: int) -> int:
         return random.Random(f"{self.seed} {step}").getrandbits(63)
@@ -431,6 +425,14 @@ class LocalBackend:
         if not seconds:
             return {}
         return {"rollout_s": seconds, "rollout_tokens_per_s": tokens / seconds, "time/step_actor_s": seconds}
+
+
+def unlogged(folder: Path, step: int) -> tuple[str, dict[str, Any] | None]:
+    """The split that a step was logged with, and its row where a kill came between the checkpoint and history.jsonl."""
+    state = json.loads((checkpoints.step_folder(folder / "checkpoints", step) / "state.json").read_text(encoding="utf-8"))
+    split = state.get("split", "train")
+    logged = {row["step"] for row in logbook.rows(folder) if row["split"] == split}
+    return split, None if step in logged else state["row"]
 
 
 def _result(step: int, row: dict[str, Any], checkpoint: Path) -> LocalTrainResult:

@@ -23,7 +23,7 @@ TORCH = "torch==2.13.0"
 # The rooms of art_nb, top first: what lies in one imports only from its own room and from lower ones, for type
 # checking as well. A room is a folder, or a module on the ground floor.
 ROOMS = [
-    "__main__", "course", "skypilot", "server", "cluster", "remote", "widgets", "tasks", "rewards", "local", "backend", "utils", "model", "gather",
+    "__main__", "course", "skypilot", "cluster", "server", "remote", "widgets", "tasks", "rewards", "local", "backend", "utils", "model", "gather",
     "training", "inference", "real_model", "monitoring", "storage", "trajectories", "rollouts", "metrics", "api_costs", "dev", "types",
 ]  # fmt: skip
 

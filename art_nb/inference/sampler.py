@@ -97,12 +97,21 @@ class Sampler:
             self.memories[policy.name] = Memory(Prompts(self.tokenizer, ends))
         return self.memories[policy.name]
 
-    async def create(self, *, messages, policy: NamedPolicy | None = None, **parameters) -> ChatCompletion | Chunks:
+    @property
+    def idle(self) -> bool:
+        """Whether nobody waits for an answer."""
+        return self.driver is None or self.driver.done()
+
+    async def create(
+        self, *, messages, policy: NamedPolicy | None = None, times: int | None = None, **parameters
+    ) -> ChatCompletion | Chunks:
         """Answer one chat completion request, as `openai.AsyncOpenAI().chat.completions.create` does.
 
         Each choice also carries `prompt_token_ids`, `token_ids`, `token_logprobs` (natural log, temperature 1, full
         distribution) and `token_texts`, so that training uses exactly what was sampled, and the name of the `policy`.
         With `stream=True` the answer comes in chunks; the one that ends a choice carries all that.
+
+        times: how often this prompt was asked before, by the count of one who asks several samplers; None: counted here.
 
         What `response_format`, `tool_choice` or `parallel_tool_calls` rule out is not drawn. `token_logprobs` still say
         how likely the policy made each token by itself, not how likely it was among those allowed. So training on such
@@ -125,7 +134,7 @@ class Sampler:
                 f"than the model's context of {self.context}: shorten the conversation or lower max_tokens"
             )
         self._start()
-        key = self._key(policy, template.control.shown(text), options.seed)
+        key = self._key(policy, template.control.shown(text), options.seed, times)
         loop, longest = asyncio.get_running_loop(), options.max_tokens or room
         requests = [
             Request(
@@ -155,11 +164,11 @@ class Sampler:
             raise
         return whole()
 
-    def _key(self, policy: NamedPolicy, text: str, seed: int | None) -> str:
+    def _key(self, policy: NamedPolicy, text: str, seed: int | None, times: int | None) -> str:
         """Names the request and seeds its draws: by its seed if it has one, else by how often the prompt was asked."""
         words = f"{policy.seed!r} {seed} {text}".encode(errors="surrogatepass")
         digest, asked = hashlib.blake2b(words, digest_size=12).hexdigest(), self._memory(policy).asked
-        times = asked.get(digest, 0) if seed is None else 0
+        times = 0 if seed is not None else asked.get(digest, 0) if times is None else times
         asked[digest] = times + 1
         return f"{digest}{times}"
 

@@ -181,7 +181,7 @@ class RemoteBackend:
             raise
         step, metrics = result["step"], {name: float(value) for name, value in result["metrics"].items()}
         self._steps[_path(model)] = step
-        _note_advantages(groups, result["advantages"])
+        note_advantages(groups, result["advantages"])
         if log:
             logbook.write_trajectories(self.output_dir(model), groups, "train", step)
             row = await model._with_totals("train", logbook.summary(groups) | metrics, groups)
@@ -284,7 +284,7 @@ def _group(results: list[dict[str, Any]]) -> TrajectoryGroup:
     return TrajectoryGroup(trajectories, exceptions=raised)
 
 
-def _note_advantages(groups: list[TrajectoryGroup], advantages: list[list[list[float | None]]] | None) -> None:
+def note_advantages(groups: list[TrajectoryGroup], advantages: list[list[list[float | None]]] | None) -> None:
     """What each choice taught, as training in process notes it."""
     for group, of_group in zip(groups, advantages or [], strict=advantages is not None):
         for trajectory, of_trajectory in zip(group, of_group, strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -15,8 +15,14 @@ from openai.types.chat import ChatCompletion
 
 from art_nb.inference.chat import IGNORED, URL, RequestError
 from art_nb.inference.settling import settle
-from art_nb.remote.connection import Connection, Gone
+from art_nb.remote.connection import Gone
 from art_nb.rollouts.gathering import Gathering, cancel, outermost
+
+
+class Asks(Protocol):
+    """A `Connection`, or what stands in its place."""
+
+    async def ask(self, method: str, path: str, body: Any) -> Any: ...
 
 
 class Line:
@@ -25,7 +31,7 @@ class Line:
     path: of the model on the server.
     """
 
-    def __init__(self, connection: Connection, path: str) -> None:
+    def __init__(self, connection: Asks, path: str) -> None:
         self._connection, self._path = connection, path
         self._ids = count()
         self._asks: dict[int, dict[str, Any]] = {}  # not answered yet, by id

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from tqdm.auto import tqdm
 
@@ -192,6 +193,26 @@ def outermost() -> Gathering | None:
     while gathering is not None and gathering.outer is not None:
         gathering = gathering.outer
     return gathering
+
+
+class Fresh:
+    """Tells when what was remembered of earlier gatherings goes: as the first of several side by side begins to ask.
+
+    So a gathering gives the same whatever was sampled before it: a run that was interrupted, or that validates at other
+    times, still trains on the same rollouts.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakSet[Gathering] = WeakSet()
+
+    def begins(self, idle: bool) -> bool:
+        """Whether the running task asks first for its gathering and nobody else is at it. idle: nothing is being sampled."""
+        now = outermost()
+        if now is None or now in self._known:
+            return False
+        alone = idle and not any(gathering.in_flight for gathering in self._known)
+        self._known.add(now)
+        return alone
 
 
 def current(total: int) -> Gathering:

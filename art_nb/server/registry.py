@@ -164,7 +164,7 @@ class Registry:
             self._news(self._busy, f"step {result.step} is saved")
         finally:
             self._busy = None
-        return _answer(result, [[_advantages(trajectory) for trajectory in group] for group in groups])
+        return _answer(result, [[advantages_of(trajectory) for trajectory in group] for group in groups])
 
     async def fork(self, project: str, name: str, request: ForkRequest) -> int:
         """Let a model start where another one was; its step then. Raises: as the backend."""
@@ -227,7 +227,7 @@ def untrained(base: str) -> ModelSpec:
     return ModelSpec(project=BASES, name=name, base_model=base)
 
 
-def _advantages(trajectory: Trajectory) -> list[float | None]:
+def advantages_of(trajectory: Trajectory) -> list[float | None]:
     """Of each choice, which all of its tokens share."""
     choices = [choice for history in (trajectory, *trajectory.additional_histories) for choice in history.choices()]
     return [next(iter(getattr(choice, "token_advantages", None) or [None])) for choice in choices]
