@@ -106,8 +106,9 @@ class Pool:
         self._last: OrderedDict[str, Member] = OrderedDict()  # by the conversation up to the last answer
 
     def forget(self, policy: str) -> None:
-        """Count its prompts anew."""
-        self._asked.pop(policy, None)
+        """Count its prompts anew. Not while somebody asks: what goes on with it would be drawn as others were."""
+        if not self._open:
+            self._asked.pop(policy, None)
 
     async def create(self, *, messages: Any, model: str | None = None, **parameters: Any) -> ChatCompletion:
         """Answer a request of OpenAI's chat completions, whoever of the samplers lives.
