@@ -1,7 +1,17 @@
 """Who may ask, from where, how much and how often: in front of every route, so that no route can be forgotten.
 
-Without the token all there is to learn is that a server runs: `/healthz` says so, `/` shows a form for the token, and
-whatever else is asked gets the same 401, whether there is such a route or not.
+Without the token all there is to learn is that a server runs. The first line that fits is the answer, status and words,
+whatever else is sent along and whether there is such a route or not; tests/test_server_stranger.py asks every one.
+
+    GET   /healthz  200 {"status":"ok"}
+    *     /healthz  405 {"detail":"Method Not Allowed"}
+    GET   /         200 a form for the token, the same on every server
+    POST  /login    401 this is not the token
+    *     /login    405 {"detail":"Method Not Allowed"}
+    WS    *         403
+    *     *         401 show the token
+
+Besides, to anybody: 403 to a page of another origin, 413 to what is too long, 429 to too much at once.
 """
 
 from __future__ import annotations
