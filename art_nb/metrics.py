@@ -5,6 +5,7 @@
     costs/cum/all, time/cum/wall_s, ...     the same over all rows so far
     throughput/avg_actor_tok_per_s          over the run
 
+What one rollout took stands in the metrics of its trajectory, see `trajectories.accounts`.
 It knows nothing of models, files and rollouts.
 """
 
@@ -28,6 +29,18 @@ SCENARIOS = "data/scenario_ids"  # of a row: a list of them
 UNIQUE = "data/cum/num_unique_scenarios"
 
 _active: ContextVar["MetricsBuilder"] = ContextVar("active_metrics_builder")
+_counted: ContextVar[tuple[list[float], ...]] = ContextVar("counted_costs", default=())
+
+
+@contextmanager
+def costs_counted() -> Iterator[list[float]]:
+    """US dollars that any builder is told of inside of the block, and in the tasks that it starts."""
+    costs: list[float] = []
+    token = _counted.set((*_counted.get(), costs))
+    try:
+        yield costs
+    finally:
+        _counted.reset(token)
 
 
 @dataclass
@@ -62,6 +75,8 @@ class MetricsBuilder:
     def add_cost(self, path: str, usd: float) -> None:
         """Add US dollars to costs/{path}."""
         self.add_metric(f"costs/{_named('path', path)}", usd)
+        for costs in _counted.get():
+            costs.append(float(usd))
 
     def add_response_cost(
         self,
@@ -85,9 +100,7 @@ class MetricsBuilder:
         """
         path = f"{self.cost_context}/{_named('source', source.strip('/'))}"
         provider, model_name = _named("provider", provider).lower(), _named("model_name", model_name)
-        cost = stated_cost(response)
-        if cost is None and provider in self._run.extractors:
-            cost = self._run.extractors[provider](response)
+        cost = self._stated(response, provider)
         if cost is None:
             pricing = chosen_pricing(
                 self._run.pricing.get(model_name) or listed_pricing(model_name),
@@ -100,6 +113,15 @@ class MetricsBuilder:
             cost = token_cost(response, provider, pricing)
         self.add_cost(path, cost)
         return cost
+
+    def registered_cost(self, response: Any, *, provider: str, model_name: str) -> float | None:
+        """What an answer cost as it or a registered extractor says, else its tokens at the registered price, else None."""
+        cost, pricing = self._stated(response, provider), self._run.pricing.get(model_name)
+        return token_cost(response, provider, pricing) if cost is None and pricing else cost
+
+    def _stated(self, response: Any, provider: str) -> float | None:
+        cost = stated_cost(response)
+        return self._run.extractors[provider](response) if cost is None and provider in self._run.extractors else cost
 
     def add_metric(self, key: str, value: float) -> None:
         """Add to "section/name". Raises: ValueError when it is no such name, or both a sum and a part of one."""

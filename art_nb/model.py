@@ -24,6 +24,7 @@ from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.storage import logbook
 from art_nb.storage.names import folder_name
 from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.trajectories.accounts import seconds_between
 from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
@@ -240,6 +241,8 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         for name, value in {**usage, **logbook.counts(groups, split)}.items():
             if name not in row:
                 builder.add_metric(name, value)
+        if split in ("val", "test") and "time/step_eval_s" not in row:
+            builder.add_user_timing(step_eval_s=seconds_between(each for group in groups for each in group))
         scenarios = logbook.scenario_ids(groups)
         builder.add_data(scenario_ids=scenarios)
         own = {name: value for name, value in row.items() if not name.startswith(ADDED_UP)}

@@ -153,7 +153,7 @@ def compare(killed, quiet, last):
         if (quiet / name).exists():  # the quiet run has deleted some
             assert (killed / name).read_bytes() == (quiet / name).read_bytes(), name
     assert (quiet / f"checkpoints/{last:04d}").exists()
-    timed = ("time", "_s", "_per_s")
+    timed = ("time", "_s", "_per_s", "duration")
     without_times = [
         [{k: v for k, v in row.items() if not k.endswith(timed)} for row in rows(folder)] for folder in (killed, quiet)
     ]

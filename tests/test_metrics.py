@@ -93,6 +93,87 @@ def test_the_training_view_shows_the_cost_and_no_other_total():
     assert "Cost, US$" in view.static_html()
 
 
+@track_api_cost(source="search", provider="openai", model_name="x")
+async def search(usd):
+    await asyncio.sleep(0)
+    return {"usage": {"cost": usd}}
+
+
+async def errand(usd, fails=False):
+    """A rollout that searches three times, in tasks of its own as well."""
+    await search(usd)
+    await asyncio.gather(*(asyncio.create_task(search(usd)) for _ in range(2)))
+    if fails:
+        raise ValueError("lost")
+    return art.Trajectory(messages_and_choices=[{"role": "user", "content": "?"}], reward=usd, metrics={"costs/train/mail": 0.5})
+
+
+def test_each_rollout_knows_what_it_cost_also_beside_others_and_one_that_fails():
+    builder = MetricsBuilder("train")
+
+    async def outer():
+        """It sends two errands: what they cost, it cost."""
+        inner = await art.gather_trajectories([errand(1), errand(2)], pbar_desc=None)
+        assert [t.metrics["cost_usd"] for t in inner] == [3.5, 6.5]
+        return art.Trajectory()
+
+    async def pair():
+        await search(8)
+        return [art.Trajectory(), art.Trajectory()]
+
+    async def main():
+        with builder.activate_context():
+            group = art.TrajectoryGroup([*(errand(i) for i in (1, 2, 4)), errand(100, fails=True), outer(), quiet()])
+            (group,) = await art.gather_trajectory_groups([group], pbar_desc=None, max_exceptions=1)
+            return group, await art.gather_trajectories([pair()], pbar_desc=None), await builder.flush()
+
+    async def quiet():
+        return art.Trajectory()
+
+    group, (twins,), row = asyncio.run(main())
+    assert [t.metrics.get("cost_usd") for t in group] == [3.5, 6.5, 12.5, 9.0, None]
+    assert [t.metrics["cost_usd"] for t in twins] == [4.0, 4.0]
+    assert row["costs/train/search"] == 3 * (1 + 2 + 4 + 100) + 9 + 8
+
+
+def test_tokens_seconds_and_costs_by_rollout_in_history_and_view(base, tmp_path):  # noqa: F811
+    async def main():
+        model = await registered(base, tmp_path)
+
+        async def rollout(i):
+            asked = [{"role": "user", "content": f"say {i}"}]
+            ask = model.openai_client().chat.completions.create
+            trajectory = art.Trajectory(reward=i % 2)
+            said = [(await ask(messages=asked, model=model.name, max_tokens=2 + i % 3)).choices[0] for _ in range(2)]
+            await search(i)
+            more = [art.trajectories.History(messages_and_choices=[*asked, said[1]])]
+            trajectory.messages_and_choices, trajectory.additional_histories = [*asked, said[0]], more
+            return trajectory.finish() if i == 1 else trajectory
+
+        with model.metrics_builder("train").activate_context():
+            groups = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(i) for i in range(4))], pbar_desc=None)
+        await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+        checked = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(i) for i in range(2))], pbar_desc=None)
+        await model.log(checked)
+        return model, groups[0]
+
+    model, group = asyncio.run(main())
+    train, val = model.history().to_dict("records")
+    counted = [sum(len(c.token_ids) for c in (*t.choices(), *t.additional_histories[0].choices())) for t in group]
+    assert [t.metrics["sampled_tokens"] for t in group] == counted
+    assert train["sampled_tokens"] == sum(counted) / 4 and train["data/step_actor_tokens"] == sum(counted)
+    taken = [t.metrics["duration"] if i == 1 else t._ran[1] - t._ran[0] for i, t in enumerate(group)]
+    assert train["duration"] == pytest.approx(sum(taken) / 4) and min(taken) > 0
+    assert not any("duration" in group.trajectories[i].metrics for i in (0, 2, 3))  # a clock changes no file of trajectories
+    assert train["cost_usd"] == (0 + 1 + 2 + 3) / 4 and train["costs/train/search"] == train["costs/all"] == 6
+    assert math.isnan(val["cost_usd"]) and val["duration"] > 0  # nobody was told of a price
+    assert val["time/step_eval_s"] >= val["duration"] and math.isnan(train["time/step_eval_s"])
+    table = model.trajectories("train")
+    assert list(table.sampled_tokens) == counted and list(table.cost_usd) == [0, 1, 2, 3]
+    page = TrainingView.from_history(model.history()).static_html()
+    assert all(name in page for name in ("Tokens a rollout", "Seconds a rollout", "Cost a rollout, US$"))
+
+
 def test_no_price_is_guessed():
     builder = MetricsBuilder("train")
     answer = {"usage": {"prompt_tokens": 1_000_000, "completion_tokens": 0}}

@@ -14,7 +14,7 @@ from art_nb.inference.chat import RequestError
 ray = pytest.importorskip("ray", reason="Ray has no wheel for this system, or the extra `ray` is not installed")
 
 CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
-WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_per_s", "train_tokens_per_s"}
+WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_per_s", "train_tokens_per_s", "duration"}
 
 
 @pytest.fixture(scope="module")

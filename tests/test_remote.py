@@ -36,7 +36,7 @@ async def loop(model, steps):
     return said
 
 
-WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_per_s", "train_tokens_per_s"}
+WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_per_s", "train_tokens_per_s", "duration"}
 
 
 def without_clock(row):

@@ -16,6 +16,7 @@ from judge_server import BAD_ANSWERS, FAILURES, Asked, JudgeServer, Response, en
 from openai import AsyncOpenAI
 
 import art_nb as art
+from art_nb.metrics import MetricsBuilder
 from art_nb.rewards import JudgeError, LLMJudge, RubricJudge, ruler, ruler_score_group
 from art_nb.rewards.judge_prompts import question
 
@@ -67,7 +68,8 @@ def test_scores_become_rewards_and_the_group_stays_as_it_was(route):
     assert given.model_dump() == before
     assert rewards(scored) == [0.1, 0.9, 0.5, 0.9]
     second = scored.trajectories[1]
-    assert second.metrics == {"turns": 1, "independent_reward": 5.0, "ruler_score": 0.9}
+    assert scored.metrics["judge_duration"] > 0
+    assert second.metrics == {"turns": 1, "independent_reward": 5.0, "ruler_score": 0.9, "judge_tokens": 110 / 4}
     assert second.logs == ["RULER explanation: worth 0.9"] and second.turn_rewards is None
     assert scored.metadata == {"seed": 3} and len(scored.exceptions) == 1
     assert (scored.metrics["judge_calls"], scored.metrics["judge_prompt_tokens"]) == (1, 100)
@@ -403,6 +405,8 @@ def test_called_as_arts_examples_call_it(model, tmp_path, monkeypatch):
     # 100 and 10 tokens at 0.15 and 0.60 dollars a million; nobody knows the price of one's own server
     price = pytest.approx(100 * 0.15e-6 + 10 * 0.6e-6) if model == "openai/gpt-4o-mini" else None
     assert groups[0].metrics.get("judge_cost_usd") == price
+    shares = [t.metrics.get("judge_cost_usd") for t in groups[0]]
+    assert shares == ([None] * 2 if price is None else [pytest.approx((100 * 0.15e-6 + 10 * 0.6e-6) / 2)] * 2)
     assert len(list((tmp_path / ".art/judge").iterdir())) == 2
 
 
@@ -444,3 +448,15 @@ def test_the_function_is_not_hidden_by_its_module_and_importing_is_light():
         assert set(art.rewards.__all__) <= set(dir(art.rewards))
     """)
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_judge_costs_what_its_user_says(route):
+    """Prices that were registered for it; it is cheaper to ask it a second time, from the cache."""
+    builder = MetricsBuilder("train")
+    name = "openai/judge" if route == "litellm" else "judge"
+    builder.register_model_pricing(name, prompt_per_million=2e4, completion_per_million=1e5)
+    with JudgeServer(lambda number, asked: ok(asked)) as server, builder.activate_context():
+        scored = score(group(0.1, 0.9, 0.5, 0.9), judge_model=judge(server, route))
+    assert scored.metrics["judge_cost_usd"] == pytest.approx(100 * 0.02 + 10 * 0.1)
+    assert [t.metrics["judge_cost_usd"] for t in scored] == [pytest.approx(0.75)] * 4

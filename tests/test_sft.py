@@ -430,3 +430,39 @@ def test_what_was_sampled_is_learnt_by_its_own_tokens(checkpoint, tmp_path):
         await model.train_sft(list(group))
 
     asyncio.run(main())
+
+
+def test_a_file_of_demonstrations_teaches_what_its_lines_say(checkpoint, tmp_path, capsys):
+    """In two calls, the second of which goes on where the first stopped: the rates and batches of one schedule."""
+    from art_nb.utils.sft import create_lr_schedule, iterate_file, train_sft_from_file
+
+    file = tmp_path / "demonstrations.jsonl"
+    file.write_text("".join(json.dumps({"messages": messages(talk)}) + "\n" for talk in PARROT), encoding="utf-8")
+
+    async def main():
+        model = await registered(str(checkpoint), tmp_path / "file")
+        for start, end in ((0, 3), (3, None)):
+            await train_sft_from_file(model, str(file), 3, peak_lr=2e-2, initial_step=start, final_step=end, verbose=True)
+        same = await registered(str(checkpoint), tmp_path / "by hand")
+        order, rates = list(iterate_file(str(file), 3)), create_lr_schedule(6, 2e-2)
+        for start, end in ((0, 3), (3, 6)):
+            await same.train_sft(order[2 * start : 2 * end], TrainSFTConfig(learning_rate=rates[start:end], batch_size=2))
+        await train_sft_from_file(model, str(file), initial_step=9)  # nothing is left
+        assert await model.get_step() == 2
+        return model.history()
+
+    history = asyncio.run(main())
+    assert adapter(tmp_path / "file", 2) == adapter(tmp_path / "by hand", 2) != adapter(tmp_path / "file", 1)
+    assert list(history.batches) == [3, 3] and "3 of 6 batches of 2, linear schedule" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "{}", '{"messages": 3}', '{"messages": [3]}'], ids=str)
+def test_a_line_that_is_no_conversation_is_named(tmp_path, line):
+    from art_nb.utils.sft import get_file_row_count, iterate_file
+
+    file = tmp_path / "some.jsonl"
+    file.write_text('{"messages": []}\n\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="some.jsonl, line 3: expected"):
+        list(iterate_file(str(file)))
+    with pytest.raises(ValueError, match="expected a .jsonl file"):
+        get_file_row_count(str(tmp_path / "some.json"))

@@ -13,7 +13,8 @@ from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from art_nb.trajectories import History
-from art_nb.trajectories.group import PendingGroup, count_completion_tokens
+from art_nb.trajectories.accounts import count_tokens
+from art_nb.trajectories.group import PendingGroup
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "move", "arguments": '{"direction": "up"}'}}
 
@@ -126,13 +127,13 @@ def test_subclass_with_own_fields():
 def test_completion_tokens_from_logprobs_or_token_ids():
     content = [{"token": "a", "logprob": -0.1, "top_logprobs": []}] * 3
     t = art.Trajectory(messages_and_choices=[choice(logprobs={"content": content}), sampled(n=5), choice()])
-    count_completion_tokens(t)
+    count_tokens(t)
     assert t.metrics["completion_tokens"] == 4
 
 
 def test_completion_tokens_unknown_without_either():
     t = art.Trajectory(messages_and_choices=[choice()])
-    count_completion_tokens(t)
+    count_tokens(t)
     assert t.metrics == {}
 
 

@@ -22,7 +22,7 @@ from art_nb.remote.line import Line
 from art_nb.storage import checkpoints, logbook
 from art_nb.storage.checkpoints import write_file
 from art_nb.trajectories import PydanticException, Trajectory, TrajectoryGroup
-from art_nb.trajectories.group import count_completion_tokens
+from art_nb.trajectories.accounts import count_tokens
 from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ def _group(results: list[dict[str, Any]]) -> TrajectoryGroup:
     trajectories = [Trajectory.model_validate(each["trajectory"]) for each in results if "trajectory" in each]
     raised: list[Any] = [PydanticException.model_validate(each["exception"]) for each in results if "exception" in each]
     for trajectory in trajectories:
-        count_completion_tokens(trajectory)
+        count_tokens(trajectory)
     return TrajectoryGroup(trajectories, exceptions=raised)
 
 

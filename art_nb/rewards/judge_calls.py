@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import openai
 
 from art_nb.api_costs import load_litellm, stated_cost
+from art_nb.metrics import MetricsBuilder
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -64,7 +65,7 @@ async def call(model: str, messages: list[dict], params: dict[str, Any], client:
         raise _sorted(error) from error
     except ValueError as error:  # a body that is not JSON
         raise Busy(f"the server's answer can't be read: {error}") from error
-    return _reply(response)
+    return _reply(response, model, None if client is None else "openai")
 
 
 def context_tokens(model: str) -> int | None:
@@ -100,7 +101,7 @@ def _wait(error: openai.APIError) -> float | None:
     return min(float(asked), LONGEST_WAIT) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked) else None
 
 
-def _reply(response: Any) -> Reply:
+def _reply(response: Any, model: str, provider: str | None) -> Reply:
     choices = getattr(response, "choices", None)
     if not choices or choices[0].message is None:
         raise Busy(f"the server's answer holds no choice: {str(response)[:200]!r}")
@@ -111,5 +112,13 @@ def _reply(response: Any) -> Reply:
         refusal=getattr(message, "refusal", None),
         prompt_tokens=usage.prompt_tokens if usage else 0,
         completion_tokens=usage.completion_tokens if usage else 0,
-        cost_usd=stated_cost(response),
+        cost_usd=_cost(response, provider or model.partition("/")[0].lower(), model),
     )
+
+
+def _cost(response: Any, provider: str, model: str) -> float | None:
+    """As the answer or LiteLLM says, or by what the active `MetricsBuilder` was told of the model's prices."""
+    builder = MetricsBuilder.active_one()
+    if builder is None or not response.usage:
+        return stated_cost(response)
+    return builder.registered_cost(response, provider=provider, model_name=model)

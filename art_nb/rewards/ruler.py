@@ -5,6 +5,7 @@ Comparing is easier than grading, and GRPO uses nothing but the differences with
 """
 
 import logging
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -67,9 +68,10 @@ async def ruler_score_group(
 
     In each trajectory of the copy: `reward` and metrics["ruler_score"] are the score, metrics["independent_reward"] is
     the reward there was, the reason is in `logs`, and `turn_rewards` is None (a score is for the whole trajectory). In
-    its metrics: what judging took, as judge_calls, judge_cached, judge_prompt_tokens, judge_completion_tokens,
-    judge_shortened (trajectories that the judge saw in part) and, where the price is known, judge_cost_usd; with the row
-    of a split that adds up to costs/train/judge/ruler, or costs/eval/...
+    the copy's own metrics: what judging took, as judge_calls, judge_cached, judge_prompt_tokens, judge_completion_tokens,
+    judge_duration (seconds), judge_shortened (trajectories that the judge saw in part) and, where the price is known,
+    judge_cost_usd; with the row of a split that adds up to costs/train/judge/ruler, or costs/eval/... Each trajectory has
+    an equal share: judge_tokens, judge_cost_usd.
 
     Args:
         swallow_exceptions: log a JudgeError as a warning and return None: `gather_trajectory_groups` drops the group.
@@ -78,6 +80,7 @@ async def ruler_score_group(
 
     Raises: JudgeError naming the group, when the judge gave no usable scores.
     """
+    started = time.monotonic()
     try:
         judgement = await _judge(group.trajectories, judge_model, extra_litellm_params, rubric, debug)
     except JudgeError as error:
@@ -86,8 +89,10 @@ async def ruler_score_group(
             raise named from error
         log.warning("not scored, and left out: %s", named)
         return None
-    scored = [_scored(t, score) for t, score in zip(group.trajectories, judgement.scores, strict=True)]
-    metrics = {**group.metrics, **_metrics(judgement)}
+    took = _metrics(judgement) | {"judge_duration": time.monotonic() - started}
+    share = _share(took, len(group)) if took["judge_calls"] or took["judge_cached"] else {}
+    scored = [_scored(t, score, share) for t, score in zip(group.trajectories, judgement.scores, strict=True)]
+    metrics = {**group.metrics, **took}
     return group.model_copy(update={"trajectories": scored, "metrics": metrics})
 
 
@@ -128,12 +133,20 @@ def _said(trajectory: Trajectory) -> list[Messages]:
     return [history.messages() for history in (trajectory, *trajectory.additional_histories)]
 
 
-def _scored(trajectory: Trajectory, score: TrajectoryScore) -> Trajectory:
-    metrics = {**trajectory.metrics, "independent_reward": trajectory.reward, "ruler_score": score.score}
+def _scored(trajectory: Trajectory, score: TrajectoryScore, share: dict[str, float]) -> Trajectory:
+    metrics = {**trajectory.metrics, "independent_reward": trajectory.reward, "ruler_score": score.score, **share}
     logs = [*trajectory.logs, f"RULER explanation: {score.explanation}"]
     own = {"messages_and_choices": list(trajectory.messages_and_choices), "metadata": dict(trajectory.metadata)}
     update = {"reward": score.score, "turn_rewards": None, "metrics": metrics, "logs": logs, **own}
     return trajectory.model_copy(update=update)
+
+
+def _share(took: dict[str, float], trajectories: int) -> dict[str, float]:
+    """Of one trajectory."""
+    shared = {"judge_tokens": took["judge_prompt_tokens"] + took["judge_completion_tokens"]}
+    if "judge_cost_usd" in took:
+        shared["judge_cost_usd"] = took["judge_cost_usd"]
+    return {name: value / trajectories for name, value in shared.items()}
 
 
 def _metrics(judgement: Judgement) -> dict[str, float]:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from art_nb.metrics import ADDED_UP, SCENARIOS, UNIQUE
 from art_nb.storage.checkpoints import append_jsonl, read_jsonl, write_file
 from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.trajectories.accounts import seconds
 from art_nb.trajectories.records import json_number
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     reward, reward_min, reward_max: over all trajectories.
     reward_std: the standard deviation within a group (n - 1), averaged over the groups of two or more.
     group_rewards: per group, per trajectory.
-    groups, trajectories, exceptions: counts.
+    groups, trajectories, exceptions: counts. duration: seconds of a rollout, the mean.
     Each metric of the trajectories: the mean where set. Of the groups: the same, "group_{name}". What is added up instead
     (`art_nb.metrics`), costs say, is left out.
     """
@@ -60,6 +61,8 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
         "exceptions": sum(len(group.exceptions) for group in groups),
         "group_rewards": [[t.reward for t in group] for group in groups],
     }
+    if durations := [took for t in trajectories if (took := seconds(t)) is not None]:
+        row["duration"] = sum(durations) / len(durations)
     if rewards:
         row |= {"reward": sum(rewards) / len(rewards), "reward_min": min(rewards), "reward_max": max(rewards)}
     if spreads:

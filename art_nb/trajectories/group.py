@@ -1,14 +1,16 @@
 """A group: trajectories of one scenario, or rollouts still to run that will give them."""
 
+import time
 import traceback
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from typing import Any, TypeVar
 
 import pydantic
-from openai.types.chat.chat_completion import Choice
 
+from art_nb.metrics import costs_counted
 from art_nb.rollouts.gathering import Gathering, current, in_order
 from art_nb.rollouts.tracebacks import ShortTraceback
+from art_nb.trajectories.accounts import account
 from art_nb.trajectories.trajectory import MetadataValue, Trajectory
 
 T = TypeVar("T", bound=Trajectory | Iterable[Trajectory])
@@ -121,15 +123,15 @@ async def attempt(
 
     Raises: the exception, when it is one too many. Cancelling and KeyboardInterrupt propagate.
     """
-    with gathering.running():
+    with gathering.running(), costs_counted() as costs:
+        started = time.monotonic()
         try:
             result = checked(await awaitable)
         except Exception as error:
             gathering.failed(error)
             return error
     trajectories = [result] if isinstance(result, Trajectory) else list(result)
-    for trajectory in trajectories:
-        count_completion_tokens(trajectory)
+    account(trajectories, (started, time.monotonic()), costs)
     gathering.finished(trajectories, steps=len(trajectories) if isinstance(result, TrajectoryGroup) else 1)
     return result
 
@@ -142,17 +144,3 @@ def one_trajectory(result: Any) -> Trajectory:
             "does it end with `return trajectory`?"
         )
     return result
-
-
-def count_completion_tokens(trajectory: Trajectory) -> None:
-    """Set metrics["completion_tokens"]: sampled tokens per turn, a mean; unset when no turn says how many."""
-    counts = [count for choice in trajectory.choices() if (count := _tokens_in(choice)) is not None]
-    if counts:
-        trajectory.metrics["completion_tokens"] = sum(counts) / len(counts)
-
-
-def _tokens_in(choice: Choice) -> int | None:
-    if choice.logprobs:
-        return len(choice.logprobs.content or choice.logprobs.refusal or [])
-    ids = getattr(choice, "token_ids", None)
-    return None if ids is None else len(ids)

@@ -60,7 +60,8 @@ class Trajectory(History):
     additional_histories: further conversations of the same rollout (of sub-agents, say), trained with it.
     reward: of the whole trajectory; any finite number by the time it is trained on.
     turn_rewards: one per `Choice`, in order, `additional_histories` last; None: one reward for all.
-    metrics: numbers to average and plot; metadata: facts to filter by; logs: lines to read.
+    metrics: numbers to average and plot, and what the rollout took (see `accounts`); metadata: facts to filter by; logs:
+        lines to read.
     initial_policy_version, final_policy_version: training steps of the policy that began and ended it.
     """
 
@@ -73,6 +74,8 @@ class Trajectory(History):
     logs: list[str] = []
     turn_rewards: list[float] | None = None
     start_time: datetime = pydantic.Field(default_factory=datetime.now, exclude=True)
+
+    _ran: tuple[float, float] | None = None  # see `accounts`
 
     def log(self, message: str) -> None:
         """Add a line to `logs`."""

@@ -182,6 +182,7 @@ def _opened(file_path: str) -> Any:
 def _conversation(line: str, where: str) -> Trajectory:
     try:
         fields = json.loads(line)
-        return Trajectory(messages_and_choices=list(fields["messages"]), tools=fields.get("tools"))
+        messages = [{"role": message["role"], **message} for message in fields["messages"]]
+        return Trajectory(messages_and_choices=messages, tools=fields.get("tools"))
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f'{where}: expected {{"messages": [...]}}, got {line.strip()[:80]!r} ({error})') from error

@@ -18,6 +18,10 @@ const HELP = {
   loss: "About zero is right, not a fault. With one update for each batch every probability ratio is 1, and the advantages " +
     "of a group are centred on zero, so the loss is close to their mean. Its gradient is not zero. Whether it learns shows in " +
     "reward, entropy and KL.",
+  "costs/all": "What the step cost, as far as prices are known: calls of APIs, the judge, the machine. model.history() has the parts.",
+  duration: "Seconds that a rollout took on average. Rollouts run side by side, so these overlap.",
+  sampled_tokens: "Tokens that the model sampled in a rollout, and its share of those that the judge read and wrote, on average.",
+  cost_usd: "What the API calls of a rollout cost, and its share of what the judge cost, on average.",
   task: "A number that the task reports for each trajectory, averaged over the batch. Diamonds: validation.",
 };
 const TILES = [
@@ -27,6 +31,9 @@ const TILES = [
   { key: "speed", label: "Tokens/s", series: ["rollout_tokens_per_s", "train_tokens_per_s"] },
   { key: "loss", label: "Loss", series: ["loss"] },
   { key: "costs/all", label: "Cost, US$", series: ["costs/all"] },
+  { key: "duration", label: "Seconds a rollout", series: ["duration"] },
+  { key: "sampled_tokens", label: "Tokens a rollout", series: ["sampled_tokens", "judge_tokens"] },
+  { key: "cost_usd", label: "Cost a rollout, US$", series: ["cost_usd", "judge_cost_usd"] },
 ];
 const LEGEND = "A dot is a trajectory. Blue earned more than its group's mean (line), orange less. Stronger shade: the middle half. " +
   "Ring: all equal, no signal.";

@@ -14,11 +14,14 @@ KNOWN = (  # recorded metrics that have their own place in the view, or none: ev
     "step", "split", "time", "reward", "reward_std", "reward_min", "reward_max", "group_rewards", "kl", "entropy",
     "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "loss", "learning_rate", "rollout_tokens_per_s",
     "train_tokens_per_s", "rollout_s", "train_s", "save_s", "groups", "groups_without_signal", "trajectories",
-    "tokens_trained", "advantage", "duration", "exceptions", "costs/all",
+    "tokens_trained", "advantage", "exceptions", "costs/all", "duration", "sampled_tokens", "cost_usd",
+    "judge_tokens", "judge_cost_usd",
 )  # fmt: skip
 PANELS = {
     "kl": "KL to the base", "entropy": "Entropy", "clip_fraction": "Clip fraction",
     "rollout_tokens_per_s": "Rollout tokens/s", "loss": "Loss", "costs/all": "Cost, US$",
+    "duration": "Seconds a rollout", "sampled_tokens": "Tokens a rollout", "cost_usd": "Cost a rollout, US$",
+    "judge_cost_usd": "Judging a rollout, US$",
 }  # fmt: skip
 TOTALS = ("costs/", "time/", "data/", "throughput/")  # see `art_nb.metrics`; history() has them all
 TAIL = 64
