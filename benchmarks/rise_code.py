@@ -1,14 +1,14 @@
-"""How many more functions are repaired after the training of notebook 10, from several seeds.
+"""How many more functions are repaired after training, from several seeds.
 
 `python -m benchmarks.rise_code --seeds 0 1 2` prints one JSON line: for each seed of the backend (the adapter's start and
 every draw), of the first 200 test problems before and after training: `repaired` (all hidden tests pass), `only_visible`
 (all examples pass and hidden tests do not), `special` (the code answers examples by comparing with them) and `malformed` in
 percent, `tries`, the mean number of `mend` calls, each with its rise and 95% interval (problem by problem, paired), and the
 seconds of training. `drawn` is measured at temperature 1, as in training, `used` at 0.5. `at_random` is the share that
-somebody repairs who draws as many tries blindly, without trying anything twice. The settings are the notebook's; `ratio` is
+somebody repairs who draws as many tries blindly, without trying anything twice. `ratio` is
 what is repaired after over before, drawn, in the mean. `--split val` is for choosing settings: test problems stay unseen.
 `--reward` chooses what is paid: `simple` 1 for a repair and -1 for a malformed call, `visible` the same for passing the
-examples, `whole` the task's reward, turn by turn.
+examples, `whole` the task's reward.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from benchmarks.result import print_result, say
 from benchmarks.rise_email import rises
 from benchmarks.rollout_code import CODE_BASE, rollout
 
-STEPS, GROUPS, SIZE = 24, 16, 8  # groups a step, repairs in a group
+STEPS, GROUPS, SIZE = 30, 16, 8  # groups a step, repairs in a group
 LEARNING_RATE, LAST_SHARE = 2.5e-3, 0.1  # it falls in a line, to this share
 PROBLEMS = {"test": 200, "val": 93}
 TEMPERATURES = {"drawn": 1.0, "used": 0.5}
@@ -38,7 +38,8 @@ MEASURED = {"repaired": 100, "only_visible": 100, "special": 100, "malformed": 1
 
 def config(step: int, steps: int) -> art.TrainConfig:
     """The settings of one training step, counted from 0."""
-    return art.TrainConfig(learning_rate=LEARNING_RATE * (1 - (1 - LAST_SHARE) * step / max(1, steps - 1)))
+    rate = LEARNING_RATE * (1 - (1 - LAST_SHARE) * step / max(1, steps - 1))
+    return art.TrainConfig(learning_rate=rate, turn_discount=1.0)
 
 
 async def paid(model: art.TrainableModel, problem: Problem, reward: str, temperature: float = 1.0) -> art.Trajectory:
@@ -46,10 +47,10 @@ async def paid(model: art.TrainableModel, problem: Problem, reward: str, tempera
     trajectory, repair = await rollout(model, problem, temperature=temperature)
     metrics = trajectory.metrics
     metrics |= {"special": float(bool(special_cases(problem, repair.files))), "tries": float(len(repair.tried))}
-    if reward == "whole":
-        trajectory.turn_rewards = repair.turn_rewards
-    else:
+    if reward != "whole":
         trajectory.reward = metrics["repaired" if reward == "simple" else "visible_pass"] - metrics["malformed"]
+        # Each call is held against those that the group made at the same turn: who tried on, and who handed in.
+        trajectory.turn_rewards = [0.0] * (len(trajectory.choices()) - 1) + [trajectory.reward]
     return trajectory
 
 

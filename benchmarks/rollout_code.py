@@ -1,7 +1,7 @@
 """How fast repairs are gathered, against stock TRL with environment_factory.
 
 `python -m benchmarks.rollout --task code` prints one JSON line. `ratio`: sampled tokens a second of 128 repairs by the tools
-of `art_nb.tasks.code_repair.mending`, 8 of each of the first 16 training problems (a step of notebook 10), over those of
+of `art_nb.tasks.code_repair.mending`, 8 of each of the first 16 training problems, over those of
 stock TRL's generation phase, as in benchmarks/rollout_email.py: same base model and adapter, prompts, tool schemas, limit of
 tokens per answer, temperature 1, at most 8 answers. A repair of ours ends by `submit` or a malformed call; TRL's loop asks
 the model once more after that. `turns`, `tokens` and `submitted` (the share of repairs that were handed in) say by how much
@@ -37,7 +37,7 @@ async def rollout(
     model: art.TrainableModel, problem: Problem, max_turns: int = MENDING_TURNS, temperature: float = 1.0,
     paid_by: str = "hidden",
 ) -> tuple[art.Trajectory, Mending]:
-    """One repair by the model, as notebook 10 makes them."""
+    """One repair by the model."""
     repair, client = Mending(problem, max_turns=max_turns, paid_by=paid_by), model.openai_client()
     trajectory = art.Trajectory(
         messages_and_choices=[{"role": "user", "content": mending_message(problem)}],

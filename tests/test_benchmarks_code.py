@@ -48,6 +48,7 @@ def test_a_repair_and_a_cheat_are_paid_as_the_reward_says():
     assert (repair.reward, cheat.reward, nothing.reward) == (1, 0, -1)
     assert (repair.metrics["special"], cheat.metrics["special"], repair.metrics["tries"]) == (0, 1, 1)
     assert [paid(calls, "visible").reward for calls in (REPAIR, CHEAT, [None])] == [1, 1, -1]
+    assert repair.turn_rewards == [0, 1] and cheat.turn_rewards == [0, 0, 0, 0]
     whole = paid(REPAIR, "whole")
-    assert sum(whole.turn_rewards) == pytest.approx(whole.reward) and len(whole.turn_rewards) == len(whole.choices())
+    assert whole.reward == pytest.approx(2.4) and whole.turn_rewards is None
     assert json.loads(whole.choices()[0].message.tool_calls[0].function.arguments) == REPAIR[0][1]

@@ -135,8 +135,8 @@ library_name: transformers
 
 A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
 made for this course. It has watched a mediocre mender. It calls the tools of `art_nb.tasks.code_repair.mending` as they want
-to be called and sees which kinds of small change a line of Python allows; notebooks/10_code_repair.ipynb measures how much
-it repairs. It knows nothing else: no English, and not what code does.
+to be called and sees which kinds of small change a line of Python allows; `python -m benchmarks.rise_code` measures how
+much it repairs, before and after training. It knows nothing else: no English, and not what code does.
 
 Made by `python -m data nano_code` (data/nano_code/maker.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
 
