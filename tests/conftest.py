@@ -1,7 +1,7 @@
 """One server for all tests that only ask it."""
 
 import pytest
-from serving import NANO_EMAIL, serving
+from serving import NANO, NANO_EMAIL, serving
 from tiny_models import make_checkpoint
 
 
@@ -13,6 +13,7 @@ def tiny_base(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def server(tiny_base, tmp_path_factory):
-    """A running server of the base models "tiny" and "nano_email"."""
-    with serving(tmp_path_factory.mktemp("served"), "--lease=2", tiny=str(tiny_base), nano_email=NANO_EMAIL) as running:
+    """A running server of the base models "tiny", "nano" and "nano_email"."""
+    bases = {"tiny": str(tiny_base), "nano": NANO, "nano_email": NANO_EMAIL}
+    with serving(tmp_path_factory.mktemp("served"), "--lease=2", **bases) as running:
         yield running

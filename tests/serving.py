@@ -9,7 +9,7 @@ import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
 
-NANO_EMAIL = str(Path(__file__).parents[1] / "data/nano_email")
+NANO, NANO_EMAIL = (str(Path(__file__).parents[1] / "data" / name) for name in ("nano", "nano_email"))
 TOKEN = "a-token-for-tests-only"
 
 

@@ -1,16 +1,20 @@
 """RemoteBackend: the same rollouts and the same weights as in process, and what a broken connection leaves."""
 
 import asyncio
+import json
 
 import httpx
 import openai
 import pytest
+from openai.types.chat import ChatCompletion
 from serving import TOKEN, Server
 from test_backend import gather
 
 import art_nb as art
 from art_nb.backend import LocalBackend
 from art_nb.remote import RemoteBackend
+from art_nb.server.errors import Refused
+from art_nb.server.lines import Ask, Exchange, Line
 
 CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
 
@@ -70,17 +74,33 @@ async def loop_of_one_step(backend, base, name):
     return model, groups
 
 
-def test_replies_that_are_lost_are_asked_for_again_and_the_step_is_taken_once(server, tiny_base, tmp_path, monkeypatch):
-    """Every third answer of the server is lost on its way."""
-    send, sent = httpx.AsyncHTTPTransport.handle_async_request, []
+async def lost(response, request):
+    """The answer was on its way."""
+    await (await response).aread()
+    raise httpx.ReadError("lost")
 
-    async def lossy(self, request):
+
+async def late(response, request):
+    """The answer takes longer than the client waits: it asks again while the server is still busy with the first."""
+    try:
+        return await asyncio.wait_for(response, 0.02)
+    except TimeoutError:
+        raise httpx.ReadTimeout("late") from None
+
+
+@pytest.mark.parametrize("trouble", [lost, late])
+def test_what_is_not_heard_is_asked_for_again_and_the_step_is_taken_once(server, tiny_base, tmp_path, monkeypatch, trouble):
+    """Every third answer of the server, and the first to each training request."""
+    send, sent, on_disk = httpx.AsyncHTTPTransport.handle_async_request, [], []
+
+    async def troubled(self, request):
+        trains = request.url.path.endswith("/train")
+        if trains:  # what is sent lies on the disk before it is
+            on_disk.append([json.loads(path.read_bytes())["groups"] for path in tmp_path.rglob("outbox/*.json")])
+            assert on_disk[-1] == [json.loads(request.content)["groups"]]
         sent.append(request.url.path)
-        response = await send(self, request)
-        if len(sent) % 3 == 0:
-            await response.aread()
-            raise httpx.ReadError("lost")
-        return response
+        first = trains and sent.count(request.url.path) == 1
+        return await (trouble(send(self, request), request) if first or len(sent) % 3 == 0 else send(self, request))
 
     async def run(name):
         async with remote(server, tmp_path / name) as backend:
@@ -89,10 +109,43 @@ def test_replies_that_are_lost_are_asked_for_again_and_the_step_is_taken_once(se
             assert result.step == 1 == await model.get_step() and len(model.history()) == 1
             return [[c.token_ids for c in t.choices()] for g in groups for t in g]
 
-    whole = asyncio.run(run("whole"))
-    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", lossy)
-    assert asyncio.run(run("lossy")) == whole
-    assert [path.endswith("/train") for path in sent].count(True) > 1
+    whole = asyncio.run(run(f"before-{trouble.__name__}"))
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", troubled)
+    assert asyncio.run(run(f"answers-{trouble.__name__}")) == whole
+    assert len(on_disk) > 1 and not list(tmp_path.rglob("outbox/*.json"))
+
+
+def test_an_exchange_that_is_sent_again_gets_its_reply_whatever_came_since():
+    """The reply to the first is lost, and meanwhile the client had more to ask."""
+
+    async def answer(**asked):
+        return ChatCompletion(id=asked["said"], created=0, model="m", object="chat.completion", choices=[])
+
+    async def main():
+        line = Line(answer)
+
+        def exchange(number, *asks, heard=0):
+            said = [Ask(id=each, request={"said": f"{each}"}) for each in asks]
+            return asyncio.create_task(line.exchange(Exchange(number=number, heard=heard, asks=said)))
+
+        first = await exchange(0, 0)
+        with pytest.raises(Refused) as early:  # it has overtaken exchange 1, which is on its way
+            await exchange(2, 2)
+        assert early.value.status == 425
+        waiting = exchange(1, 1)
+        await asyncio.sleep(0)
+        second, third = exchange(2, 2), exchange(3)
+        answers = [await each for each in (waiting, second, third)]
+        assert sorted(one["id"] for each in answers for one in each) == [1, 2]
+        assert [each["id"] for each in first] == [0] and await exchange(0, 0) == first
+        assert [await exchange(number) for number in (1, 2, 3)] == answers
+        await exchange(4, 4, heard=3)
+        assert await exchange(3) == answers[2]
+        with pytest.raises(Refused) as over:
+            await exchange(0, 0)
+        assert over.value.status == 409
+
+    asyncio.run(main())
 
 
 def test_a_server_that_is_killed_while_it_trains_and_comes_back(tiny_base, tmp_path):
@@ -120,6 +173,79 @@ def test_a_server_that_is_killed_while_it_trains_and_comes_back(tiny_base, tmp_p
         asyncio.run(main())
     finally:
         server.kill()
+
+
+def test_a_step_is_not_taken_again_for_a_request_that_a_new_server_has_never_seen(tiny_base, tmp_path):
+    """Its answer was lost and the server killed: the checkpoint knows its key, the log what the choices were taught."""
+    server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
+
+    async def main():
+        async with remote(server, tmp_path / "here") as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "m")
+            sent, ask = [], backend.connection.lines
+
+            async def noted(path, request):
+                sent.append((path, request))
+                async for line in ask(path, request):
+                    yield line
+
+            backend.connection.lines = noted
+            first = await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            taught = [[c.token_advantages for c in t.choices()] for g in groups for t in g]
+            server.kill()
+            server.start()
+            (path, request), *_ = sent
+            again = [line async for line in ask(path, request)][-1]["result"]
+            assert again["step"] == first.step == await model.get_step() == 1
+            assert {k: v for k, v in again["metrics"].items() if k != "save_s"} == {k: v for k, v in first.metrics.items() if k != "save_s"}
+            heard = [of_choices for of_group in again["advantages"] for of_choices in of_group]
+            assert any(taught[0]) and len(heard) == len(taught)
+            for now, then in zip(heard, taught, strict=True):
+                assert now == pytest.approx([each[0] for each in then], abs=1e-6)
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.kill()
+
+
+def test_a_server_that_is_restarted_while_rollouts_run_gives_no_answer_twice(tiny_base, tmp_path):
+    """How often something was asked decides what is drawn: the client remembers it where the server can't."""
+    server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
+
+    async def ask_twice(model, between):
+        asked = {"messages": [{"role": "user", "content": "say"}], "max_tokens": 8, "model": model.get_inference_name()}
+        first = await model.openai_client().chat.completions.create(**asked)
+        await between()
+        second = await model.openai_client().chat.completions.create(**asked)
+        return art.Trajectory(messages_and_choices=[asked["messages"][0], first.choices[0], second.choices[0]], reward=0)
+
+    async def tokens(backend, restart):
+        waiting, restarted = 0, asyncio.Event()
+
+        async def between():
+            nonlocal waiting
+            waiting += 1
+            if waiting == 3:
+                await restart()
+                restarted.set()
+            await restarted.wait()
+
+        async with backend:
+            model = await registered(backend, tiny_base)
+            groups = [art.TrajectoryGroup(ask_twice(model, between) for _ in range(3))]
+            return [[c.token_ids for c in t.choices()] for t in (await art.gather_trajectory_groups(groups, pbar_desc=None))[0]]
+
+    async def killed():
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+
+    try:
+        there = asyncio.run(tokens(remote(server, tmp_path / "there"), killed))
+    finally:
+        server.kill()
+    here = asyncio.run(tokens(LocalBackend(path=tmp_path / "here", engine="transformers"), lambda: asyncio.sleep(0)))
+    assert there == here and len({tuple(said) for game in there for said in game}) == 6
 
 
 def test_a_server_out_of_reach_is_named_and_what_was_gathered_is_sent_later(server, tiny_base, tmp_path):

@@ -5,6 +5,7 @@ import os
 import secrets
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from test_remote import registered, remote
 
 import art_nb as art
 from art_nb.server.work import MOST_LEASES, WorkQueue
-from art_nb.server.worker import load_rollout
+from art_nb.server.worker import _episode, load_rollout, seeded
 
 ROLLOUT = '''
 import asyncio, os
@@ -57,7 +58,8 @@ class Queue(RuleBasedStateMachine):
 
     @rule(most=integers(1, 4))
     def lease(self, most):
-        free = [k for k in sorted(self.tasks) if k not in self.results and self.deadlines.get(k, 0) < self.now]
+        free = [k for k in self.tasks if k not in self.results and self.deadlines.get(k, 0) < self.now]
+        free.sort(key=lambda key: (self.taken.get(key, 0), key))
         for key in [k for k in free if self.taken.get(k, 0) >= MOST_LEASES]:
             self.results[key] = "given up"
             free.remove(key)
@@ -113,6 +115,39 @@ def test_the_queue_keeps_its_promises(tmp_path, monkeypatch):
     from hypothesis.stateful import run_state_machine_as_test
 
     run_state_machine_as_test(Queue, settings=settings(max_examples=15, stateful_step_count=25, deadline=None, derandomize=True))
+
+
+def test_a_request_is_seeded_by_its_episode_whichever_tool_answers_first():
+    def seeds(episode, *said):
+        _episode.set((episode, Counter()))
+        return {text: seeded({"messages": [{"role": "user", "content": text}]})["seed"] for text in said}
+
+    assert seeds("0 1 2 3", "a", "b") == seeds("0 1 2 3", "b", "a") != seeds("0 1 2 4", "a", "b")
+    _episode.set(("0 1 2 3", Counter()))
+    again = [seeded({"messages": [{"role": "user", "content": "a"}]})["seed"] for _ in range(3)]
+    assert len(set(again)) == 3 and again[0] == seeds("0 1 2 3", "a")["a"]
+    assert seeded({"messages": [], "seed": 5})["seed"] == 5
+
+
+def test_a_server_that_was_away_uses_up_no_lease(tmp_path):
+    """However often it is restarted, those who play meanwhile go on, and nothing is given up as if they had died."""
+    now = 0.0
+
+    def clock():
+        return now
+
+    queue = WorkQueue(tmp_path / "work.sqlite", clock)
+    queue.add("b", "p/m", 0, [{}, {}])
+    (held,) = queue.lease("w", 1, 10)
+    for _ in range(MOST_LEASES + 1):
+        now += 60
+        queue = WorkQueue(tmp_path / "work.sqlite", clock)
+        queue.resume(10)
+        assert queue.counts() == {"open": 1, "leased": 1, "done": 0}
+        assert queue.renew([held["lease"]], 10) == 1
+    assert [each["place"] for each in queue.lease("other", 5, 10)] == [1]
+    now += 11
+    assert [each["place"] for each in queue.lease("other", 5, 10)] == [0, 1]  # who does not speak up has died
 
 
 def test_a_rollout_is_found_or_the_error_says_what_was_expected(tmp_path, monkeypatch):

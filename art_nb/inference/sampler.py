@@ -103,7 +103,8 @@ class Sampler:
         return self.driver is None or self.driver.done()
 
     async def create(
-        self, *, messages, policy: NamedPolicy | None = None, times: int | None = None, **parameters
+        self, *, messages, policy: NamedPolicy | None = None, times: int | None = None, asked_before: int = 0,
+        **parameters
     ) -> ChatCompletion | Chunks:
         """Answer one chat completion request, as `openai.AsyncOpenAI().chat.completions.create` does.
 
@@ -112,6 +113,7 @@ class Sampler:
         With `stream=True` the answer comes in chunks; the one that ends a choice carries all that.
 
         times: how often this prompt was asked before, by the count of one who asks several samplers; None: counted here.
+        asked_before: how often at least: what a client remembers of a sampler that was restarted.
 
         What `response_format`, `tool_choice` or `parallel_tool_calls` rule out is not drawn. `token_logprobs` still say
         how likely the policy made each token by itself, not how likely it was among those allowed. So training on such
@@ -134,7 +136,7 @@ class Sampler:
                 f"than the model's context of {self.context}: shorten the conversation or lower max_tokens"
             )
         self._start()
-        key = self._key(policy, template.control.shown(text), options.seed, times)
+        key = self._key(policy, template.control.shown(text), options.seed, times, asked_before)
         loop, longest = asyncio.get_running_loop(), options.max_tokens or room
         requests = [
             Request(
@@ -164,11 +166,12 @@ class Sampler:
             raise
         return whole()
 
-    def _key(self, policy: NamedPolicy, text: str, seed: int | None, times: int | None) -> str:
+    def _key(self, policy: NamedPolicy, text: str, seed: int | None, times: int | None, at_least: int) -> str:
         """Names the request and seeds its draws: by its seed if it has one, else by how often the prompt was asked."""
         words = f"{policy.seed!r} {seed} {text}".encode(errors="surrogatepass")
         digest, asked = hashlib.blake2b(words, digest_size=12).hexdigest(), self._memory(policy).asked
-        times = 0 if seed is not None else asked.get(digest, 0) if times is None else times
+        counted = max(asked.get(digest, 0), at_least) if times is None else times
+        times = 0 if seed is not None else counted
         asked[digest] = times + 1
         return f"{digest}{times}"
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import httpx
 
 READ = 60.0  # seconds of silence after which an answer is taken for lost; the server is heard of more often
-LATER = {429, 502, 503, 504}  # statuses that pass
+LATER = {425, 429, 502, 503, 504}  # statuses that pass
 LONGEST_PAUSE = 5.0  # seconds
 
 

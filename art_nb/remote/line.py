@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import secrets
+from collections import Counter
 from itertools import count
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
@@ -15,7 +17,7 @@ from openai.types.chat import ChatCompletion
 
 from art_nb.inference.chat import IGNORED, URL, RequestError
 from art_nb.inference.settling import settle
-from art_nb.remote.connection import Gone
+from art_nb.remote.connection import Gone, encoded
 from art_nb.rollouts.gathering import Gathering, cancel, outermost
 
 
@@ -37,6 +39,7 @@ class Line:
         self._asks: dict[int, dict[str, Any]] = {}  # not answered yet, by id
         self._futures: dict[int, asyncio.Future[ChatCompletion]] = {}
         self._gatherings: WeakKeyDictionary[Gathering, str] = WeakKeyDictionary()
+        self._asked: Counter[bytes] = Counter()  # how often what was asked since a gathering began alone, by digest
         self._driver: asyncio.Task | None = None
         self._news = asyncio.Event()
         self._begin()
@@ -52,11 +55,15 @@ class Line:
 
         Raises: RequestError where the server refuses it; as `Connection.ask` where the server is not there.
         """
-        key, gathering = next(self._ids), outermost()
+        key, gathering, request = next(self._ids), outermost(), _plain(parameters)
         if gathering is not None and gathering not in self._gatherings:
+            if not any(other.in_flight for other in self._gatherings):
+                self._asked.clear()
             self._gatherings[gathering] = secrets.token_hex(4)
         name = None if gathering is None else self._gatherings[gathering]
-        self._asks[key] = {"id": key, "gathering": name, "request": _plain(parameters)}
+        digest = hashlib.blake2b(encoded(request), digest_size=12).digest()
+        self._asks[key] = {"id": key, "gathering": name, "request": request, "asked_before": self._asked[digest]}
+        self._asked[digest] += 1
         self._futures[key] = future = asyncio.get_running_loop().create_future()
         self._tell(self._new, key)
         try:
@@ -81,7 +88,7 @@ class Line:
                 if not sent or self._news.is_set():
                     await settle()
                     self._news.clear()
-                    sent.append(asyncio.create_task(self._exchange(self._said())))
+                    sent.append(asyncio.create_task(self._exchange(self._said(len(sent)))))
                 news = asyncio.create_task(self._news.wait())
                 await asyncio.wait({sent[0], news}, return_when=asyncio.FIRST_COMPLETED)
                 news.cancel()
@@ -108,10 +115,14 @@ class Line:
         finally:
             await cancel(sent)
 
-    def _said(self) -> dict[str, Any]:
+    def _said(self, unheard: int) -> dict[str, Any]:
+        """The next exchange, while the replies to so many have not come."""
         asks = [self._asks[key] for key in self._new if key in self._asks]
         gatherings = {name: gathering.in_flight > 0 for gathering, name in self._gatherings.items()}
-        said = {"number": self._number, "asks": asks, "cancelled": self._cancelled, "gatherings": gatherings}
+        said = {
+            "number": self._number, "heard": self._number - unheard, "asks": asks, "cancelled": self._cancelled,
+            "gatherings": gatherings,
+        }  # fmt: skip
         self._number, self._new, self._cancelled = self._number + 1, [], []
         return said
 

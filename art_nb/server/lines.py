@@ -5,7 +5,8 @@ its reply holds the answers that became ready in one forward, in their order. Un
 waits for it, a moment at most. So the sampler sees the same requests in the same batches as in process, and the rollouts
 are the same, token for token.
 
-An exchange has a number. One that is sent again, because its reply was lost, gets the same reply.
+An exchange has a number. One that is sent again, because its reply was lost, gets the same reply, also when further ones
+have come since. One that has overtaken another is to come again.
 """
 
 from __future__ import annotations
@@ -31,21 +32,26 @@ TOGETHER = 2  # rounds of the event loop in which the answers of one forward arr
 
 
 class Ask(BaseModel):
-    """One request for a chat completion: an id that the client chose, and the gathering that its rollout belongs to."""
+    """One request for a chat completion: an id that the client chose, and the gathering that its rollout belongs to.
+
+    asked_before: how often the client has asked the same in this gathering. It remembers that when the server was restarted.
+    """
 
     id: int
     gathering: str | None = None
     request: dict[str, Any]
+    asked_before: int = Field(0, ge=0)
 
 
 class Exchange(BaseModel):
     """What a client says at once.
 
-    number: 0, 1, 2, ... of this line; cancelled: ids that nobody waits for any more; gatherings: those of the client that
-    are alive, and whether a rollout of theirs runs.
+    number: 0, 1, 2, ... of this line; heard: the replies below this number have come; cancelled: ids that nobody waits for
+    any more; gatherings: those of the client that are alive, and whether a rollout of theirs runs.
     """
 
     number: int = Field(ge=0)
+    heard: int = Field(0, ge=0)
     asks: list[Ask] = []
     cancelled: list[int] = []
     gatherings: dict[str, bool] = {}
@@ -56,13 +62,15 @@ class Line:
     """One client's conversations with one model.
 
     answer: gives the completion of a request.
-    number: of the last exchange; reply: what it gets; ready: answers that no reply holds yet; asked: what is not answered.
+    number: of the last exchange; reply: what it gets; replies: by number, of all that may be asked for again.
+    ready: answers that no reply holds yet; asked: what is not answered.
     answered: the client has got answers and not spoken since; slow: it let the sampler wait in vain.
     """
 
     answer: Callable[..., Awaitable[Any]]
     number: int = -1
     reply: asyncio.Future[list[dict]] | None = None
+    replies: dict[int, asyncio.Future[list[dict]]] = field(default_factory=dict)
     ready: list[dict] = field(default_factory=list)
     asked: dict[int, asyncio.Task] = field(default_factory=dict)
     gatherings: dict[str, Gathering] = field(default_factory=dict)
@@ -74,15 +82,15 @@ class Line:
     async def exchange(self, said: Exchange) -> list[dict]:
         """What became ready since the last exchange; waits for something. May be broken off and asked the same again.
 
-        Raises: Refused when the number is neither the last one nor the next, or a request has the id of another.
+        Raises: Refused when others come before it (425, too early) or it is over (409), or a request has the id of another.
         """
         self.heard_at = time.monotonic()
         if said.number == self.number + 1:
             self._begin(said)
-        elif said.number != self.number:
-            raise Refused(409, f"this is exchange {said.number}, and {self.number + 1} comes next")
-        assert self.reply is not None
-        return await asyncio.shield(self.reply)
+        elif said.number not in self.replies:
+            status = 425 if said.number > self.number else 409
+            raise Refused(status, f"this is exchange {said.number}, and {self.number + 1} comes next")
+        return await asyncio.shield(self.replies[said.number])
 
     def _begin(self, said: Exchange) -> None:
         if len({*self.asked, *(ask.id for ask in said.asks)}) < len(self.asked) + len(said.asks):
@@ -90,12 +98,14 @@ class Line:
         if self.reply is not None and not self.reply.done():
             self.reply.set_result([])  # the client has more to ask before that one was answered
         self.number, self.reply = said.number, asyncio.get_running_loop().create_future()
+        self.replies = {number: reply for number, reply in self.replies.items() if number >= said.heard}
+        self.replies[self.number] = self.reply
         for key in said.cancelled:
             if task := self.asked.get(key):
                 task.cancel()
         self._follow(said.gatherings)
         for ask in said.asks:
-            work = self._answer(ask.id, ask.request)
+            work = self._answer(ask)
             gathering = self.gatherings.get(ask.gathering or "")
             self.asked[ask.id] = task = gathering.spawn(work) if gathering else asyncio.create_task(work)
             task.add_done_callback(partial(self._over, ask.id))
@@ -113,12 +123,12 @@ class Line:
         for name in self.gatherings.keys() - gatherings.keys():
             self.gatherings.pop(name).in_flight = 0
 
-    async def _answer(self, key: int, request: dict) -> None:
+    async def _answer(self, ask: Ask) -> None:
         try:
-            completion = await self.answer(**request)
-            answer = {"id": key, "completion": completion.model_dump()}
+            completion = await self.answer(**{**ask.request, "asked_before": ask.asked_before})
+            answer = {"id": ask.id, "completion": completion.model_dump()}
         except Exception as error:
-            answer = {"id": key, "status": status_of(error), **error_body(error)}
+            answer = {"id": ask.id, "status": status_of(error), **error_body(error)}
             if answer["status"] >= 500:
                 log.error("a request failed", exc_info=error)
         self.ready.append(answer)

@@ -21,7 +21,7 @@ from art_nb.types import LocalTrainResult
 
 FILE = "model.json"
 BASES = "base-models"  # the project of those that are only asked, by the name of their base model
-OURS = {"self", "to", "policy"}  # arguments of the backend that no client gives
+OURS = {"self", "to", "policy", "times", "asked_before"}  # arguments of the backend that no client gives
 FILES = ("adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "state.json")  # of a checkpoint
 
 
@@ -100,14 +100,17 @@ class Registry:
         spec = next((spec for spec in self.specs.values() if spec.base_model == base), None)
         return await self.register(spec or untrained(base)), base
 
-    async def answer(self, model: TrainableModel, name: str | None, request: dict[str, Any]) -> Any:
-        """Answer a request by the policy that `model` calls `name`. Raises: RequestError; Refused for what is no request."""
+    async def answer(self, model: TrainableModel, name: str | None, request: dict[str, Any], asked_before: int = 0) -> Any:
+        """Answer a request by the policy that `model` calls `name`. Raises: RequestError; Refused for what is no request.
+
+        asked_before: as of `Sampler.create`.
+        """
         if odd := OURS & request.keys():
             raise Refused(400, f"{self._listed(sorted(odd))}: unknown here")
         messages = request.pop("messages", None)
         if not isinstance(messages, list):
             raise Refused(400, f"messages is {messages!r:.200}: expected a list with at least one message")
-        return await self.backend.answer(model, messages=messages, model=name, **request)
+        return await self.backend.answer(model, messages=messages, model=name, asked_before=asked_before, **request)
 
     def base_of_any(self, name: str) -> str:
         """The base model of that name. Raises: Refused, which says what there is."""
@@ -137,7 +140,7 @@ class Registry:
     async def train(self, project: str, name: str, request: TrainRequest) -> dict[str, Any]:
         """One step for one request: {"step", "metrics", "advantages"}. The same request again gets the same.
 
-        advantages: by group, trajectory and choice, None where a choice was not trained on; None after a restart.
+        advantages: by group, trajectory and choice, None where a choice was not trained on; after a restart to six places.
 
         Raises: Refused when the model is at another step; ValueError when the groups can't be trained on.
         """
@@ -152,7 +155,7 @@ class Registry:
     async def _train(self, model: TrainableModel, request: TrainRequest) -> dict[str, Any]:
         last, result = self.backend.last_request(model)
         if last == request.key:
-            return _answer(result, None)
+            return _answer(result, self._logged_advantages(model, result.step, len(request.groups)))
         if result.step != request.from_step:
             raise Refused(409, f"model {model.name!r} is at step {result.step}, the groups are for step {request.from_step}")
         running = self.backend._of(model)
@@ -165,6 +168,15 @@ class Registry:
         finally:
             self._busy = None
         return _answer(result, [[advantages_of(trajectory) for trajectory in group] for group in groups])
+
+    def _logged_advantages(self, model: TrainableModel, step: int, groups: int) -> list[list[list[float | None]]]:
+        """As `train` gives them, of a step that was taken before a restart."""
+        advantages: list[list[list[float | None]]] = [[] for _ in range(groups)]
+        for record in self.records(model.project, model.name, step):
+            turns = [turn for history in (record["turns"], *record.get("additional_turns", [])) for turn in history]
+            of_turns = [next(iter(turn.get("advantages", [])), None) for turn in turns if turn["trainable"]]
+            advantages[record["group"]].append(of_turns)
+        return advantages
 
     async def fork(self, project: str, name: str, request: ForkRequest) -> int:
         """Let a model start where another one was; its step then. Raises: as the backend."""

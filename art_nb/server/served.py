@@ -81,4 +81,5 @@ def make_served(settings: Settings, token: Token) -> Served:
         base_models=settings.base_models,
     )  # fmt: skip
     work = WorkQueue(settings.path / "work.sqlite")
+    work.resume(settings.lease)
     return Served(settings, token, Engine(), news, Registry(backend, lines.settle, news.tell), lines, work)

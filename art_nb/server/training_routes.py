@@ -119,14 +119,14 @@ def routes(served: Served) -> APIRouter:
     return router
 
 
-async def _named(served: Served, to: TrainableModel, /, **request: Any) -> Any:
+async def _named(served: Served, to: TrainableModel, /, asked_before: int = 0, **request: Any) -> Any:
     """Answer a request for a policy of one model; it may call the base model as it is called where it comes from."""
     registry, name = served.registry, request.pop("model", None)
     if not isinstance(name, str | None):
         raise Refused(400, f"model is {name!r:.200}: expected a name")
     if name is not None and to.name not in (name, name.rpartition("@")[0]):
         name = registry.base_of_any(name)
-    return await registry.answer(to, name, {**request, "stream": False})
+    return await registry.answer(to, name, {**request, "stream": False}, asked_before)
 
 
 async def _train_lines(served: Served, project: str, name: str, request: TrainRequest) -> AsyncIterator[dict[str, Any]]:

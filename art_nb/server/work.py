@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-MOST_LEASES = 5  # of one episode: what has ended its worker so often is given up
+MOST_LEASES = 12  # of one episode: what has ended its worker so often is given up
 GIVEN_UP = {"type": "art_nb.LeaseExpired", "message": f"{MOST_LEASES} workers took it and none came back", "traceback": ""}
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS episodes (
@@ -66,7 +66,10 @@ class WorkQueue:
             )
 
     def lease(self, worker: str, most: int, seconds: float) -> list[dict[str, Any]]:
-        """Up to `most` episodes for a worker, oldest step first: batch, place, model, step, task, lease."""
+        """Up to `most` episodes for a worker: batch, place, model, step, task, lease.
+
+        The oldest step first, and of it what was leased least: so a few episodes do not bear all that happens to workers.
+        """
         now, lease = self._clock(), secrets.token_hex(8)
         with self._transaction() as connection:
             connection.execute(
@@ -75,7 +78,7 @@ class WorkQueue:
             )
             rows = connection.execute(
                 "SELECT batch, place, model, step, task FROM episodes WHERE result IS NULL "
-                "AND (deadline IS NULL OR deadline < ?) ORDER BY step, batch, place LIMIT ?",
+                "AND (deadline IS NULL OR deadline < ?) ORDER BY step, leases, batch, place LIMIT ?",
                 (now, most),
             ).fetchall()
             connection.executemany(
@@ -94,6 +97,16 @@ class WorkQueue:
                 (self._clock() + seconds, *leases),
             )
             return done.rowcount
+
+    def resume(self, seconds: float) -> None:
+        """Whoever holds a lease has these seconds to say so: while no server ran, nobody could. Called when one starts.
+
+        Without it a server that is killed often would use up the leases of episodes whose workers are alive.
+        """
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE episodes SET deadline = ? WHERE result IS NULL AND lease IS NOT NULL", (self._clock() + seconds,)
+            )
 
     def finish(self, batch: str, place: int, result: Any) -> bool | None:
         """Keep the result of an episode; whether it is the first. None: there is no such episode (any more).

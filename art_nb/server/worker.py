@@ -1,7 +1,8 @@
 """`art-nb worker URL --rollout my_module:rollout`: plays episodes for a server, on any machine. Needs no model and no GPU.
 
 A rollout is that of the notebooks, `async def rollout(model, scenario) -> Trajectory`. What it asks the model is seeded by
-the episode: whoever plays it, and however often, the same is sampled.
+the episode and by what is asked: whoever plays it, however often, and whichever of its tools answers first, the same is
+sampled.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import importlib
 import os
 import platform
 import sys
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
-from itertools import count
 from typing import Any
 
 from pydantic import Field, SecretStr, ValidationError
@@ -22,7 +23,7 @@ from pydantic_settings import BaseSettings, CliPositionalArg, SettingsConfigDict
 
 from art_nb.model import Model
 from art_nb.remote.client import remote_client
-from art_nb.remote.connection import Connection, RequestRefused, TokenRefused, Unreachable
+from art_nb.remote.connection import Connection, RequestRefused, TokenRefused, Unreachable, encoded
 from art_nb.remote.line import Line
 from art_nb.rollouts.gathering import cancel
 from art_nb.server.settings import faults
@@ -31,7 +32,7 @@ from art_nb.trajectories import PydanticException, Trajectory
 Rollout = Callable[[Any, Any], Awaitable[Trajectory]]
 IDLE = 1.0  # seconds to wait where there is nothing to do
 
-_episode: ContextVar[tuple[str, Any]] = ContextVar("episode")  # its seed, and a counter of its requests
+_episode: ContextVar[tuple[str, Counter[bytes]]] = ContextVar("episode")  # its seed, and how often it asked what, by digest
 
 
 class WorkerSettings(BaseSettings):
@@ -91,7 +92,7 @@ class Worker:
                 await self.connection.ask("POST", "/api/work/leases/renewed", {"leases": leases})
 
     async def _play(self, episode: dict[str, Any]) -> None:
-        _episode.set((episode["task"]["seed"], count()))
+        _episode.set((episode["task"]["seed"], Counter()))
         result = {"batch": episode["batch"], "place": episode["place"]}
         try:
             trajectory = await self.rollout(self._model(episode), episode["task"]["scenario"])
@@ -121,10 +122,15 @@ class Worker:
 
 
 def seeded(request: dict[str, Any]) -> dict[str, Any]:
-    """The request, with a seed that follows from the episode and the number of the request in it, unless it has its own."""
-    seed, turns = _episode.get()
-    digest = hashlib.blake2b(f"{seed} {next(turns)}".encode(), digest_size=6).digest()
-    return {"seed": int.from_bytes(digest), **request}
+    """The request, with a seed that follows from the episode and how often this was asked in it, unless it has its own.
+
+    The sampler adds the conversation to it: two conversations of an episode share no draws.
+    """
+    seed, asked = _episode.get()
+    conversation = hashlib.blake2b(encoded(list(request["messages"])), digest_size=12).digest()
+    drawn = hashlib.blake2b(f"{seed} {asked[conversation]}".encode(), digest_size=6).digest()
+    asked[conversation] += 1
+    return {"seed": int.from_bytes(drawn), **request}
 
 
 def load_rollout(name: str) -> Rollout:

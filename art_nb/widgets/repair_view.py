@@ -8,7 +8,8 @@ from html import escape
 from art_nb.tasks.code_repair import CodeRepair
 from art_nb.tasks.code_repair.trials import Verdict
 
-_GONE, _NEW, _SAME = "#fbe3e1", "#e0f2e3", "transparent"
+# Their own letters as well: on these grounds a dark theme's can't be read.
+_GONE, _NEW, _SAME = "background:#fbe3e1;color:#1f2328", "background:#e0f2e3;color:#1f2328", ""
 _CELL = "font-family:monospace;white-space:pre;text-align:left;padding:0 .6em"
 _COLOURS = {"-": _GONE, "+": _NEW, " ": _SAME}
 
@@ -32,10 +33,10 @@ class RepairView:
 
     def _repr_html_(self) -> str:
         code = "".join(
-            f'<tr style="background:{_COLOURS[line[0]]}"><td style="{_CELL}">{escape(line)}</td></tr>' for line in self.lines
+            f'<tr style="{_COLOURS[line[0]]}"><td style="{_CELL}">{escape(line)}</td></tr>' for line in self.lines
         )
         tests = "".join(
-            f'<tr style="background:{_NEW if passes else _GONE}"><td style="{_CELL}">{"✓" if passes else "✗"} {kind}</td>'
+            f'<tr style="{_NEW if passes else _GONE}"><td style="{_CELL}">{"✓" if passes else "✗"} {kind}</td>'
             f'<td style="{_CELL}">{escape(call)}</td><td style="{_CELL}">{escape(gives)}</td>'
             f'<td style="{_CELL}">{escape(wanted)}</td></tr>'
             for kind, call, gives, wanted, passes in self.tests
