@@ -33,8 +33,8 @@ def build(notebooks: list[Path], target: Path) -> None:
     pages = target.with_name(f"{target.name}-pages")
     for folder in (pages, target):
         shutil.rmtree(folder, ignore_errors=True)
-    (pages / "notebooks").mkdir(parents=True)
     shutil.copytree(HERE / "pictures", pages / "book/pictures")
+    shutil.copytree(ROOT / "notebooks/pictures", pages / "notebooks/pictures")
     (pages / "index.md").write_text(first_page((ROOT / "README.md").read_text("utf-8")) + CONTENTS, "utf-8")
     for path in notebooks:
         page = with_badge(with_states(json.loads(path.read_text("utf-8")), path.name), path.name)

@@ -185,6 +185,13 @@ def test_conda_installs_what_pyproject_says():
     assert gpu == [PROJECT["dependencies"][0], "-e .[dev,unsloth]"]
 
 
+def test_notebook_06_installs_the_extra_server():
+    cells = json.loads((ROOT / "notebooks/06_serve.ipynb").read_text("utf-8"))["cells"]
+    (source,) = (text for cell in cells if "SERVER = [" in (text := "".join(cell["source"])))
+    wanted = ast.literal_eval(re.search(r"SERVER = (\[.*?\])", source)[1])
+    assert wanted == PROJECT["optional-dependencies"]["server"]
+
+
 def test_colab_cell_holds_the_one_address_and_does_nothing_here():
     cell = setup_cell.setup_cell()
     assert f'"{PROJECT["urls"]["Repository"]}"' in cell

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from serving import TOKEN, serving
 
 from art_nb.server.settings import Settings
-from art_nb.server.tokens import FILE, token_of
+from art_nb.server.tokens import CODE_SECONDS, FILE, MOST_CODES, Codes, token_of
 
 AUTHORISED = {"authorization": f"Bearer {TOKEN}"}
 
@@ -69,6 +69,29 @@ def test_the_form_gives_a_cookie_that_opens_everything_to_this_browser_and_origi
     for forged in (f"{int(expires) + 1}.{signature}", expires, "", f"{expires}.{'0' * 64}", f"x.{signature}"):
         stranger.cookies.set(name, forged)
         assert stranger.get("/status").status_code == 401
+
+
+def test_a_code_opens_the_page_once_and_only_the_token_makes_one(stranger, server):
+    assert stranger.post("/codes").status_code == 401
+    code = stranger.post("/codes", headers={"authorization": f"Bearer {TOKEN}"}).json()["code"]
+    for wrong in ({"code": code[:-1]}, {"code": ""}, {}, {"token": code}):
+        assert stranger.post("/login", data=wrong).status_code == 401
+    assert stranger.post("/login", data={"code": code}, headers={"origin": "http://evil.example"}).status_code == 403
+    assert stranger.get("/status", headers={"authorization": f"Bearer {code}"}).status_code == 401
+    assert stranger.post("/login", data={"code": code}).status_code == 303
+    assert stranger.get("/status").status_code == 200
+    stranger.cookies.clear()
+    assert stranger.post("/login", data={"code": code}).status_code == 401
+
+
+def test_codes_expire_and_are_few():
+    now = 0.0
+    codes = Codes(lambda: now)
+    made = [codes.make() for _ in range(MOST_CODES + 1)]
+    assert len(set(made)) == len(made) and not codes.take(made[0])  # it was the oldest
+    assert codes.take(made[1]) and not codes.take(made[1])
+    now = CODE_SECONDS + 1
+    assert not codes.take(made[2])
 
 
 def test_a_token_is_made_once_and_the_disk_holds_only_its_digest(tmp_path):

@@ -32,7 +32,7 @@ VENV = ROOT / ".venv"
 STAMP = VENV / "art_nb.json"
 UNFINISHED = {"unfinished": True}
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
-JUPYTER = {"jupyterlab", "ipywidgets", "nbclient", "nbconvert"}  # Colab has its own
+JUPYTER = {"jupyterlab", "jupyter-server-proxy", "ipywidgets", "nbclient", "nbconvert"}  # Colab has its own
 
 
 @dataclass(frozen=True)

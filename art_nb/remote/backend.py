@@ -27,6 +27,7 @@ from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
+    from art_nb.widgets import LivePage
 
 LONG = 600.0  # seconds that loading a model may take
 
@@ -239,6 +240,12 @@ class RemoteBackend:
 
         checkpoints.write_folder(folder, fill)
         return folder
+
+    async def live_page(self) -> LivePage:
+        """The server's live page, shown in JupyterLab. It holds a code that is used up when it opens, not the token."""
+        from art_nb.widgets import LivePage
+
+        return LivePage(self.connection.url, (await self.connection.ask("POST", "/codes"))["code"])
 
     async def _experimental_fork_checkpoint(
         self,

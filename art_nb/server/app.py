@@ -28,7 +28,7 @@ from art_nb.server.metrics import Metrics
 from art_nb.server.pages import LOGIN
 from art_nb.server.served import Served, make_served
 from art_nb.server.settings import Settings, faults
-from art_nb.server.tokens import COOKIE_DAYS, Token, token_of
+from art_nb.server.tokens import CODE_SECONDS, COOKIE_DAYS, Token, token_of
 
 log = logging.getLogger("art_nb.server")
 
@@ -87,16 +87,22 @@ def _common_routes(app: FastAPI, served: Served, metrics: Metrics) -> None:
         """Numbers for Prometheus."""
         return Response(metrics.text(), media_type=metrics.media_type)
 
+    @app.post("/codes", tags=["page"])
+    def code() -> dict[str, Any]:
+        """A code that opens the live page once, at /#code=..., in the next so many seconds."""
+        return {"code": served.codes.make(), "seconds": CODE_SECONDS}
+
     @app.post("/login", include_in_schema=False)
     async def login(request: Request) -> Response:
-        """Take the token from the page's form, and give the browser a cookie for it."""
+        """Take the token from the page's form, or a code, and give the browser a cookie for it."""
         form = parse_qs((await request.body()).decode("latin-1"))
-        if not served.token.fits(form.get("token", [""])[0].strip()):
-            raise Refused(401, "this is not the token")
+        token, code = (form.get(name, [""])[0].strip() for name in ("token", "code"))
+        if not served.token.fits(token) and not served.codes.take(code):
+            raise Refused(401, "this is not the token, or the code was used or is too old")
         response = RedirectResponse("./", 303)
         response.set_cookie(
             served.token.cookie, served.token.cookie_value(), max_age=COOKIE_DAYS * 86400, httponly=True,
-            samesite="strict", secure=request.url.scheme == "https",
+            samesite="strict", secure=request.url.scheme == "https", path=None,  # behind a proxy: only below its prefix
         )  # fmt: skip
         return response
 

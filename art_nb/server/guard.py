@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from art_nb.server.errors import Refused, error_body
+from art_nb.server.pages import SCRIPT_HASH
 from art_nb.server.settings import Settings
 from art_nb.server.tokens import Token
 
@@ -35,6 +36,7 @@ HEADERS = {
     "referrer-policy": "same-origin",
     "cache-control": "no-store",
     "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    f"script-src 'self' {SCRIPT_HASH}; "
     "form-action 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'self'",
 }  # fmt: skip
 

@@ -13,7 +13,7 @@ from art_nb.server.lines import Lines
 from art_nb.server.registry import Registry
 from art_nb.server.settings import Settings
 from art_nb.server.specs import ModelSpec
-from art_nb.server.tokens import Token
+from art_nb.server.tokens import Codes, Token
 from art_nb.server.work import WorkQueue
 
 
@@ -60,6 +60,7 @@ class Served:
     registry: Registry
     lines: Lines
     work: WorkQueue
+    codes: Codes = field(default_factory=Codes)
     started: float = field(default_factory=time.time)
 
     def sampling(self) -> dict[str, Any]:

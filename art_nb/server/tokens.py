@@ -7,12 +7,15 @@ import hmac
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from art_nb.storage.checkpoints import write_file
 
 FILE = "token.sha256"
 COOKIE_DAYS = 30
+CODE_SECONDS = 120.0
+MOST_CODES = 64
 
 
 class Token:
@@ -43,6 +46,29 @@ class Token:
 
     def _signed(self, text: str) -> str:
         return hmac.digest(self._digest, f"cookie {text}".encode(), "sha256").hex()
+
+
+class Codes:
+    """Codes that open the live page in the token's place: each once, and for CODE_SECONDS.
+
+    One may stand in an address or in a notebook's output, where the token may not: used, it is worth nothing.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._digests: dict[bytes, float] = {}  # of those that are not used yet, and when they expire
+
+    def make(self) -> str:
+        """A new one. Of those that nobody used the oldest go."""
+        while len(self._digests) >= MOST_CODES:
+            del self._digests[next(iter(self._digests))]
+        made = secrets.token_urlsafe(24)
+        self._digests[_digest(made)] = self._clock() + CODE_SECONDS
+        return made
+
+    def take(self, given: str) -> bool:
+        """Whether it is one; from now on it is not."""
+        return self._clock() < self._digests.pop(_digest(given), 0.0)
 
 
 def token_of(folder: Path, given: str | None) -> tuple[Token, str | None]:

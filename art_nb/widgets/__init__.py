@@ -7,6 +7,7 @@ from .advantage_explorer import AdvantageExplorer
 from .group_view import GroupView
 from .judge_view import JudgeView
 from .kl_explorer import KLExplorer
+from .live_page import LivePage
 from .repair_view import RepairView
 from .surrogate_explorer import SurrogateExplorer
 from .token_lens import TokenLens
@@ -14,6 +15,6 @@ from .training_view import TrainingView
 from .trajectory_viewer import TrajectoryViewer
 
 __all__ = [
-    "AdvantageExplorer", "GroupView", "JudgeView", "KLExplorer", "RepairView", "SurrogateExplorer", "TokenLens",
+    "AdvantageExplorer", "GroupView", "JudgeView", "KLExplorer", "LivePage", "RepairView", "SurrogateExplorer", "TokenLens",
     "TrainingView", "TrajectoryViewer",
 ]  # fmt: skip

@@ -1,17 +1,21 @@
-"""The README's pictures, taken anew: `python -m pytest tests/browser/pictures.py` (three minutes; no part of `make test`).
+"""The README's and a notebook's pictures, taken anew: `python -m pytest tests/browser/pictures.py` (six minutes; no part of
+`make test`).
 
-Training is notebook 02 while it runs in JupyterLab; the trajectory is the best game of its committed outputs, in the book.
+Training is notebook 02 while it runs in JupyterLab, the live page notebook 06; the trajectory is the best game of notebook 02's
+committed outputs, in the book.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 
 import pytest
 from PIL import Image
+from playwright.sync_api import expect
 from test_book import REPOSITORY, book, open_page, site  # noqa: F401
-from test_widgets_in_lab import open_notebook, press, run_all
+from test_widgets_in_lab import open_notebook, press, run_all, settle
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
 
@@ -24,30 +28,53 @@ TRAINS = """() => {
 
 def save(locator, name: str, height: float = 9999) -> None:
     """The upper `height` pixels as a PNG of 96 colours, which text and charts bear well; less than 150 kB, or AssertionError."""
-    path = REPOSITORY / "book/pictures" / name
+    path = REPOSITORY / name
     picture = Image.open(io.BytesIO(locator.screenshot())).convert("RGB")
     picture = picture.crop((0, 0, picture.width, min(picture.height, round(height))))
     picture.quantize(96, dither=Image.Dither.NONE).save(path, optimize=True)
     assert path.stat().st_size < 150_000, path
 
 
-def test_training(page, lab):
-    notebook = json.loads((REPOSITORY / "notebooks/02_2048.ipynb").read_text("utf-8"))
-    del notebook["metadata"]["widgets"]
+def opened(page, lab, name: str) -> None:
+    """The notebook without its outputs, beside the data that it reads, in JupyterLab."""
+    notebook = json.loads((REPOSITORY / f"notebooks/{name}.ipynb").read_text("utf-8"))
+    notebook["metadata"].pop("widgets", None)
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             cell.update(outputs=[], execution_count=None)
-    path = lab.folder / "02_2048.ipynb"
+    path = lab.folder / f"{name}.ipynb"
     path.write_text(json.dumps(notebook), "utf-8")
-    (lab.folder.parent / "data").mkdir(exist_ok=True)
-    (lab.folder.parent / "data/nano").symlink_to(REPOSITORY / "data/nano")
+    data = lab.folder.parent / "data/nano"
+    data.parent.mkdir(exist_ok=True)
+    if not data.exists():
+        data.symlink_to(REPOSITORY / "data/nano")
     open_notebook(page, lab, path)
+
+
+def test_training(page, lab):
+    opened(page, lab, "02_2048")
     page.set_viewport_size({"width": 1000, "height": 1400})
     run_all(page)
     page.wait_for_function(TRAINS, polling=2000, timeout=1_500_000)
     cell, groups = page.locator(".jp-CodeCell:has(.an-training)").first, page.locator(".an-training [data-key=groups]")
     below = groups.evaluate("(node) => node.getBoundingClientRect().bottom") - cell.bounding_box()["y"]
-    save(cell, "training.png", below + 10)  # the code, the reward and the groups
+    save(cell, "book/pictures/training.png", below + 10)  # the code, the reward and the groups
+    lab.shut_kernels_down()
+
+
+def test_live_page(page, lab):
+    """While workers play, after the fourth step."""
+    opened(page, lab, "06_serve")
+    run_all(page)
+    expect(page.frame_locator("iframe.an-page").locator("#link")).to_have_text("live", timeout=300_000)
+    tab = page.context.new_page()
+    tab.set_viewport_size({"width": 1100, "height": 1040})
+    tab.goto(page.locator(".an-link a").get_attribute("href"))
+    expect(tab.locator("#curve .an-training")).to_have_attribute("data-steps", "4", timeout=1_500_000)
+    expect(tab.locator("dl div", has_text=re.compile("^worker "))).not_to_have_count(0, timeout=120_000)
+    tab.locator("#newer").click()
+    settle(tab)
+    save(tab.locator("body"), "notebooks/pictures/dashboard.png", 1000)
     lab.shut_kernels_down()
 
 
@@ -61,4 +88,4 @@ def test_trajectory(page, site):  # noqa: F811
     viewer.get_by_role("button", name="advantage").click()
     viewer.locator("input[type=range]").fill("60")
     press(page, "ArrowRight")
-    save(viewer, "trajectory.png")
+    save(viewer, "book/pictures/trajectory.png")

@@ -1,18 +1,22 @@
 """The live page in Chromium: asked for the token, told what happens, reconnecting by itself, on a phone and by keyboard."""
 
 import asyncio
+import json
 import re
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import expect
 from serving import TOKEN, Server
 from test_backend import gather
+from test_widgets_in_lab import open_notebook, run_all
 
 import art_nb as art
 from art_nb.remote import RemoteBackend
 
 pytestmark = pytest.mark.browser
+expect.set_options(timeout=60_000)  # the page tries again after up to ten seconds, and a server takes its time to start
 
 
 def train(server, base, path, name="m"):
@@ -65,3 +69,61 @@ def test_the_page_follows_the_server(page, shot, tiny_base, tmp_path):
         assert TOKEN not in page.content() and TOKEN not in page.url
     finally:
         server.kill()
+
+
+def code_of(server):
+    """A code that opens the page once."""
+    asked = urllib.request.Request(f"{server.url}/codes", method="POST", headers={"authorization": f"Bearer {TOKEN}"})
+    return json.load(urllib.request.urlopen(asked))["code"]
+
+
+def test_a_code_opens_the_page_once(page, browser, server):
+    address = f"{server.url}/#code={code_of(server)}"
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    expect(page.locator("#link")).to_have_text("live")
+    assert page.url == f"{server.url}/" and not [url for url in asked if "code=" in url]  # it stands in no log
+    page.reload()
+    expect(page.locator("#link")).to_have_text("live")
+    other = browser.new_context().new_page()
+    with other.expect_response("**/login", timeout=60_000) as answer:
+        other.goto(address)
+    assert answer.value.status == 401
+    expect(other.get_by_label("The token")).to_be_visible()
+    other.context.close()
+
+
+def test_the_page_stands_in_a_notebook_and_follows_the_server_through_jupyterlabs_proxy(page, shot, lab, tiny_base, tmp_path):
+    """A real JupyterLab with jupyter-server-proxy: the page, its script and its WebSocket below proxy/PORT/."""
+    server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
+    try:
+        shows = f"import art_nb as art\nawait art.RemoteBackend({server.url!r}, open('token').read()).live_page()"
+        (lab.folder / "token").write_text(TOKEN)
+        open_notebook(page, lab, lab.write("live.ipynb", shows))
+        run_all(page)
+        frame = page.frame_locator("iframe.an-page")
+        expect(frame.locator("#link")).to_have_text("live")
+        train(server, tiny_base, tmp_path)
+        expect(frame.locator("#runs button")).to_have_text(re.compile("p/m.*step 1, on tiny"))
+        expect(frame.locator("#trajectories .an-viewer")).to_contain_text("step 1, group 0, trajectory 0")
+        shot(page, "live-page-in-lab")
+        server.kill()
+        expect(frame.locator("#link")).to_have_class("lost")
+        server.start()
+        expect(frame.locator("#link")).to_have_text("live")
+        near = f"{lab.url}/proxy/{server.port}/"
+        cookies = [cookie for cookie in page.context.cookies() if cookie["name"].startswith("art_nb")]
+        assert [(cookie["path"], cookie["httpOnly"]) for cookie in cookies] == [(f"/proxy/{server.port}", True)]
+        # A page elsewhere that the browser has open may neither ask with that cookie nor listen.
+        stranger = {"cookie": f"{cookies[0]['name']}={cookies[0]['value']}", "origin": "http://127.0.0.1:9"}
+        assert page.request.get(f"{near}status").status == 200
+        assert page.request.get(f"{near}status", headers=stranger).status == 403
+        page.keyboard.press("Control+s")
+        expect(page.locator(".jp-mod-dirty")).to_have_count(0)
+        assert TOKEN not in (lab.folder / "live.ipynb").read_text("utf-8") + page.content() + page.frames[-1].url
+        link = page.locator(".an-link a")
+        expect(link).to_have_attribute("href", re.compile(re.escape(near)))
+    finally:
+        server.kill()
+        lab.shut_kernels_down()

@@ -116,4 +116,5 @@ function connect() {
   });
 }
 
+if (location.hash) history.replaceState(null, "", location.pathname);  // a code that was not needed
 connect();

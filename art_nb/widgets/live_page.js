@@ -1,0 +1,34 @@
+// The live page of a server in a frame. A page may be framed by its own origin alone, so it comes through JupyterLab's proxy
+// (jupyter-server-proxy, at proxy/PORT/ below JupyterLab's own address); where there is none, a link leads to it.
+
+const element = (tag, attrs, ...children) => {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attrs)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
+};
+
+/** The server's address below JupyterLab's, if JupyterLab can reach it. */
+async function proxied(address) {
+  const config = document.getElementById("jupyter-config-data");
+  if (!config || !["127.0.0.1", "localhost"].includes(address.hostname)) return null;
+  const near = new URL(`${JSON.parse(config.textContent).baseUrl}proxy/${address.port}/`, location.href);
+  const answer = await fetch(new URL("healthz", near)).catch(() => null);
+  return answer?.ok && (await answer.text()) === '{"status":"ok"}' ? near : null;
+}
+
+async function render({ model, el }) {
+  el.classList.add("art-nb");  // it is alive: what stands for it otherwise is hidden (view.py)
+  const address = new URL(model.get("address"));
+  const near = await proxied(address);
+  const page = near ?? address;
+  page.hash = new URLSearchParams({ code: model.get("code") });
+  const link = element("a", { href: page, target: "_blank", rel: "noopener" }, near ? "in a tab of its own" : address.href);
+  const text = near ? "Open it " : "The live page of the server, which runs where this notebook runs: ";
+  el.append(element("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
+  if (!near) return;
+  const look = "width: 100%; height: 560px; resize: vertical; overflow: auto; border: 1px solid #8888; border-radius: 8px";
+  el.append(element("iframe", { src: page, title: "The live page of the server", class: "an-page", style: look }));
+}
+
+export default { render };

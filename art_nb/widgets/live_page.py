@@ -1,0 +1,32 @@
+"""LivePage: the live page of a server (`art-nb serve`) inside a notebook, through JupyterLab's own proxy."""
+
+from __future__ import annotations
+
+import html
+
+import traitlets
+
+from .view import HERE, View
+
+
+class LivePage(View):
+    """The page in a frame, where JupyterLab runs jupyter-server-proxy on the server's machine; elsewhere a link to it.
+
+    address: of the server, e.g. "http://127.0.0.1:8000". code: opens the page once; no secret is kept in the notebook.
+    """
+
+    _esm = (HERE / "live_page.js").read_text("utf-8")
+    address = traitlets.Unicode().tag(sync=True)
+    code = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, address: str, code: str = "") -> None:
+        super().__init__(address=address, code=code)
+
+    def summary(self) -> str:
+        return f"The live page of the server at {self.address}"
+
+    def static_png(self) -> None:
+        return None
+
+    def static_html(self) -> str:
+        return html.escape(self.summary())
