@@ -146,7 +146,9 @@ def measure(seconds: float) -> dict:
     asking.start()
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "art_nb", "serve", f"--port={PORT}", f"--path={folder}", "--engine=transformers"]
-        server = subprocess.Popen([*command, "--rate=100000"], env={**os.environ, "ART_NB_TOKEN": TOKEN})
+        server = subprocess.Popen(
+            [*command, "--rate=100000"], env={**os.environ, "ART_NB_TOKEN": TOKEN}, stdout=sys.stderr.fileno()
+        )
         try:
             wait_for_server()
             return rounds(seconds, InProcess(kept), orders, psutil.Process(server.pid))
