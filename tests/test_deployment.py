@@ -278,7 +278,7 @@ def test_wandb_gets_an_artifact_of_the_adapter_alone(checkpoint, tmp_path):
     said, requests = by_wandb(checkpoint, tmp_path, at)
     assert "DEPLOYED wandb-artifact:///me/mails/agent:step7" in said
     assert at.created["artifactTypeName"] == "lora" and at.created["storageRegion"] == "coreweave-us"
-    assert [each["alias"] for each in at.created["aliases"]] == ["step7", "latest"]
+    assert sorted(each["alias"] for each in at.created["aliases"]) == ["latest", "step7"]
     assert json.loads(at.created["metadata"]) == {"wandb.base_model": "Qwen/Qwen2.5-14B-Instruct", "wandb.provenance": ["local-rl"]}
     sent = {name: data for name, data in at.files.items() if name.startswith("adapter")}
     assert sent == {name: data for name, data in files(checkpoint).items() if name.startswith("adapter")}
