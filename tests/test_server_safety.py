@@ -201,7 +201,7 @@ def test_an_exchange_of_anything_is_answered(friend):
     assert [heard[i].get("status") for i in range(len(requests))] == [400] * 8 + [None]
     again = friend.post("/api/models/p/asked/lines/a-line-of-mine", json={"number": number - 1}).json()
     assert again == answer.json()  # a reply that was lost
-    assert friend.post("/api/models/p/asked/lines/a-line-of-mine", json={"number": number + 5}).status_code == 409
+    assert friend.post("/api/models/p/asked/lines/a-line-of-mine", json={"number": number + 5}).status_code == 425
     assert friend.post("/api/models/p/asked/lines/another-line", json={"number": 3}).status_code == 410
 
 
