@@ -21,12 +21,15 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 import art_nb as art
 from art_nb.inference.policies import AdaptedModel
 from art_nb.inference.sampler import Sampler
+from art_nb.real_model import smollm2
 from art_nb.training import merge, versions
 from art_nb.training import policy as policy_module
 from art_nb.training.learner import Learner
 from art_nb.training.policy import Policy, load_policy
 from art_nb.training.sequences import build_sequences
 from art_nb.types import TrainConfig
+from benchmarks.gathering import registered as benchmarked
+from benchmarks.policies import add_steps
 
 needs_unsloth = pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not installed")
 
@@ -297,6 +300,27 @@ def test_two_more_policies_of_a_model_of_135m_cost_little_and_the_base_is_there_
     # bfloat16 base, once; float32 adapter in training; bfloat16 adapter of each policy that is sampled from
     assert one == 2 * 134_515_008 + 4 * lora + 2 * lora and three == one + 2 * 2 * lora
     assert three / one < 1.15
+
+
+def test_three_policies_of_the_real_model_answer_as_alone_and_hold_little_more_than_one(tmp_path):
+    base, names = smollm2(), ["m", "m@1"]
+    add_steps(str(tmp_path), base)
+
+    async def main():
+        model = await benchmarked(str(tmp_path), base, "m", engine="transformers", dtype="float32")
+        every = [*names, model.base_model]
+        together = await talks(model, every, each=1)
+        alone = {name: (await talks(model, [name], each=1))[name] for name in every}
+        running = model.backend()._of(model)
+        return together, alone, running.policy.model, [running.versions.asked(name) for name in every]
+
+    together, alone, in_training, held = asyncio.run(main())
+    assert len({str(tokens(choices)) for choices in together.values()}) == 3
+    assert {name: tokens(choices) for name, choices in together.items()} == {name: tokens(choices) for name, choices in alone.items()}
+    adapters = [[t for pair in each.adapter.values() for t in pair] for each in held]
+    shared = held[0].model.model
+    one, three = storages(in_training, shared, adapters[0]), storages(in_training, shared, *adapters)
+    assert len({id(each.model) for each in held}) == 1 and 500e6 < one < three < 1.15 * one
 
 
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"target_modules": ["q_proj", "lm_head"]}], ids=["dora", "head"])
