@@ -1,0 +1,63 @@
+"""How far demonstrations and then self-play take the player of notebook tic_tac_toe, from several seeds.
+
+`python -m benchmarks.rise_self_play --seeds 1 2` runs the notebook's own cells, up to the measurement after self-play, with
+another seed of the backend (the adapter's start and every draw), and prints one JSON line: for each seed what the notebook
+prints as results, in percent of 400 test games, and `claims`: whether its assertions hold, or the first that does not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import io
+import json
+import os
+import tempfile
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from benchmarks.result import print_result, say
+
+NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "tic_tac_toe.ipynb"
+BACKEND = 'LocalBackend(path=".art", '
+
+
+def program(folder: str, seed: int) -> str:
+    """The notebook's code up to the cell with the tag `result`, whose files lie in `folder`."""
+    cells = [cell for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
+    last = next(i for i, cell in enumerate(cells) if "result" in cell["metadata"].get("tags", []))
+    code = "\n".join("".join(cell["source"]) for cell in cells[1 : last + 1])  # the first one is for Colab
+    assert BACKEND in code
+    code = code.replace(BACKEND, f"{BACKEND}seed={seed}, ").replace('".art', f'"{Path(folder).as_posix()}')
+    return code.replace("../data", str(NOTEBOOK.parent.parent / "data"))
+
+
+def measure_seed(seed: int) -> dict:
+    """What the notebook prints as results with this seed."""
+    say(f"seed {seed}")
+    printed, claims = io.StringIO(), "hold"
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(printed):
+        code = compile(program(folder, seed), str(NOTEBOOK), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        try:
+            asyncio.run(eval(code, {"display": lambda shown: None}))
+        except AssertionError as error:
+            claims = str(error)
+    rows = [json.loads(line.removeprefix("RESULT")) for line in printed.getvalue().splitlines() if line.startswith("RESULT")]
+    return {"seed": seed, "claims": claims, **{row["label"]: row["value"] for row in rows}}
+
+
+def measure(seeds: list[int]) -> dict:
+    os.environ.setdefault("MPLBACKEND", "agg")
+    return {"runs": [measure_seed(seed) for seed in seeds]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
+    seeds = parser.parse_args().seeds
+    print_result("rise_self_play", lambda: measure(seeds))
+
+
+if __name__ == "__main__":
+    main()
