@@ -185,11 +185,15 @@ def test_conda_installs_what_pyproject_says():
     assert gpu == [PROJECT["dependencies"][0], "-e .[dev,unsloth]"]
 
 
-def test_notebook_06_installs_the_extra_server():
-    cells = json.loads((ROOT / "notebooks/06_serve.ipynb").read_text("utf-8"))["cells"]
-    (source,) = (text for cell in cells if "SERVER = [" in (text := "".join(cell["source"])))
-    wanted = ast.literal_eval(re.search(r"SERVER = (\[.*?\])", source)[1])
-    assert wanted == PROJECT["optional-dependencies"]["server"]
+@pytest.mark.parametrize(
+    ("notebook", "named", "extras"),
+    [("06_serve", "SERVER", ["server"]), ("07_monitor", "CLIENTS", ["wandb", "langfuse"])],
+)
+def test_a_notebook_installs_the_extras_that_it_needs(notebook, named, extras):
+    cells = json.loads((ROOT / f"notebooks/{notebook}.ipynb").read_text("utf-8"))["cells"]
+    (source,) = (text for cell in cells if f"{named} = [" in (text := "".join(cell["source"])))
+    wanted = ast.literal_eval(re.search(rf"{named} = (\[.*?\])", source)[1])
+    assert wanted == [need for extra in extras for need in PROJECT["optional-dependencies"][extra]]
 
 
 def test_colab_cell_holds_the_one_address_and_does_nothing_here():
