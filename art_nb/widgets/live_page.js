@@ -23,7 +23,9 @@ async function render({ model, el }) {
   const near = await proxied(address);
   const page = near ?? address;
   page.hash = new URLSearchParams({ code: model.get("code") });
-  const link = element("a", { href: page, target: "_blank", rel: "noopener" }, near ? "in a tab of its own" : address.href);
+  const seen = "color: var(--an-blue); text-decoration: underline";
+  const attrs = { href: page, target: "_blank", rel: "noopener", style: seen };
+  const link = element("a", attrs, near ? "in a tab of its own" : address.href);
   const text = near ? "Open it " : "The live page of the server, which runs where this notebook runs: ";
   el.append(element("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
   if (!near) return;
