@@ -10,6 +10,7 @@ import random
 import re
 from typing import Any, Protocol
 
+from art_nb.api_costs import load_litellm
 from art_nb.tasks.customer_service.tasks import Task, told
 
 STOP = "###STOP###"
@@ -136,9 +137,7 @@ class LLMCustomer:
         return self.reply("Hello, how can I help you?")
 
     def reply(self, message: str) -> str:
-        import litellm
-
         self.messages.append({"role": "user", "content": message})
-        answer = litellm.completion(model=self.model, messages=self.messages, **self.params)
+        answer = load_litellm().completion(model=self.model, messages=self.messages, **self.params)
         self.messages.append({"role": "assistant", "content": answer.choices[0].message.content or ""})
         return self.messages[-1]["content"]
