@@ -105,6 +105,16 @@ def stack(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Encoded]) -> tuple[
     return ids, torch.tensor([(b, place - 1) for b, row in enumerate(rows) for place, _ in row.answers])
 
 
+def targets(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Encoded]) -> torch.Tensor:
+    """The distributions (N, V) that the answers' tokens are drawn from."""
+    wanted = [target for row in rows for _, target in row.answers]
+    found = torch.zeros(len(wanted), vocabulary(tokenizer))
+    for i, target in enumerate(wanted):
+        for token, probability in target.items():
+            found[i, token] = probability
+    return found
+
+
 def descend(
     model: Qwen3ForCausalLM,
     probe: torch.nn.Module,

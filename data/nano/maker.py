@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from art_nb.inference.chat import parse_tool_calls
 from data import nano_model
-from data.chat_format import CHAT_TEMPLATE, Encoded, encode, render_text, train_tokenizer
+from data.chat_format import CHAT_TEMPLATE, encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
 from data.nano.demonstrations import HINTS, Demonstrations2048
 
@@ -75,17 +75,8 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int = 8192) -
         ids, answers = nano_model.stack(tokenizer, rows)
         hints = [(b, place) for b, row in enumerate(rows) for place, _ in row.hints]
         labels = [bits for row in rows for _, bits in row.hints]
-        yield ids, answers, targets(tokenizer, rows), torch.tensor(hints), torch.tensor(labels, dtype=torch.float32)
-
-
-def targets(tokenizer: PreTrainedTokenizerFast, rows: list[Encoded]) -> torch.Tensor:
-    """The distributions (N, V) that the answers' tokens are drawn from."""
-    wanted = [target for row in rows for _, target in row.answers]
-    found = torch.zeros(len(wanted), nano_model.vocabulary(tokenizer))
-    for i, target in enumerate(wanted):
-        for token, probability in target.items():
-            found[i, token] = probability
-    return found
+        targets = nano_model.targets(tokenizer, rows)
+        yield ids, answers, targets, torch.tensor(hints), torch.tensor(labels, dtype=torch.float32)
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:

@@ -19,7 +19,7 @@ from art_nb.tasks.code_repair.mending import MENDING_TOOLS
 from art_nb.tasks.code_repair.mutations import KINDS
 from art_nb.tasks.tool_calls import malformed
 from data import nano_model
-from data.chat_format import Encoded, encode, render_text, train_tokenizer
+from data.chat_format import encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
 from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, DemonstrationsCode
 from data.nano_email.maker import CHAT_TEMPLATE, initial_model
@@ -65,17 +65,8 @@ def batches(tokenizer, task: DemonstrationsCode, rng: random.Random, tokens: int
         ids, answers = nano_model.stack(tokenizer, rows)
         numbers = [(b, p + 1) for b, row in enumerate(rows) for p, token in enumerate(row.ids) if token == mark]
         allowed = [labels for _, demonstration in pairs[:count] for labels in demonstration.hints[0]]
-        yield ids, answers, targets(tokenizer, rows), torch.tensor(numbers), torch.tensor(allowed, dtype=torch.float32)
-
-
-def targets(tokenizer: PreTrainedTokenizerFast, rows: list[Encoded]) -> torch.Tensor:
-    """The distributions (N, V) that the answers' tokens are drawn from."""
-    wanted = [target for row in rows for _, target in row.answers]
-    found = torch.zeros(len(wanted), nano_model.vocabulary(tokenizer))
-    for i, target in enumerate(wanted):
-        for token, probability in target.items():
-            found[i, token] = probability
-    return found
+        targets = nano_model.targets(tokenizer, rows)
+        yield ids, answers, targets, torch.tensor(numbers), torch.tensor(allowed, dtype=torch.float32)
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:
