@@ -12,6 +12,7 @@ import pytest
 from serving import NANO_EMAIL, TOKEN
 
 import art_nb as art
+from art_nb.api_costs import load_litellm
 from art_nb.backend import LocalBackend
 from art_nb.remote import RemoteBackend
 from art_nb.tasks.email_search.environment import TOOLS, EmailSearch, course_mailbox, first_message, scenarios
@@ -132,7 +133,7 @@ def test_many_clients_at_once_get_their_own_answers(server):
 
 
 def test_litellm_with_the_parameters_of_a_registered_model(server, tmp_path):
-    import litellm
+    litellm = load_litellm()
 
     async def main():
         async with RemoteBackend(server.url, TOKEN, path=tmp_path) as backend:

@@ -123,9 +123,9 @@ def test_a_customer_is_the_same_for_the_same_seed_and_needs_a_script():
 
 
 def test_a_language_model_plays_the_customer_behind_the_same_interface(monkeypatch):
-    litellm = pytest.importorskip("litellm")
-    from art_nb.tasks.customer_service.customer import LLMCustomer
+    from art_nb.tasks.customer_service.customer import LLMCustomer, load_litellm
 
+    litellm = load_litellm()
     task, seen = course_tasks("retail", "train", 1)[0], []
 
     def completion(model, messages, **params):
