@@ -4,7 +4,7 @@ No price is guessed. It knows answers in the forms of OpenAI and Anthropic, and 
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,13 +52,19 @@ def listed_pricing(model_name: str) -> TokenPricing | None:
     return None if asked is None or said is None else TokenPricing(asked, said, read, created, read)
 
 
-def chosen_pricing(known: TokenPricing | None, **given: float | None) -> TokenPricing:
-    """The prices given, by their names in `TokenPricing`, those that are None taken from `known`.
+def chosen_pricing(
+    model_name: str, known: TokenPricing | None, needed: Collection[str], **given: float | None
+) -> TokenPricing:
+    """The prices given, by their names in `TokenPricing`; those that are None as `known`, else as LiteLLM's table says.
 
-    Raises: ValueError when there are neither.
+    needed: names of prices. Where all of them are given the table is not looked into: loading it takes seconds.
+
+    Raises: ValueError when there is no price for a prompt or what is said.
     """
     prices = {name: float(price) for name, price in given.items() if price is not None}
-    if known is None and not {"prompt_per_million", "completion_per_million"} <= set(prices):
+    if known is None and not set(needed) <= prices.keys():
+        known = listed_pricing(model_name)
+    if known is None and not {"prompt_per_million", "completion_per_million"} <= prices.keys():
         raise ValueError(
             "no price is known for it: give prompt_price_per_million and completion_price_per_million, register them by "
             "MetricsBuilder.register_model_pricing, or name the model as LiteLLM's table does (pip install 'art-nb[judge]')"
@@ -75,27 +81,33 @@ def stated_cost(response: Any) -> float | None:
     return None
 
 
-def token_cost(response: Any, provider: str, pricing: TokenPricing) -> float:
-    """The answer's tokens times their prices, in US dollars.
+def counted_tokens(response: Any, provider: str) -> dict[str, float]:
+    """How many tokens the answer took, by the name of their price in `TokenPricing`; none from a cache are left out.
 
     provider: "anthropic", whose prompts are counted without what the cache held; any other is read as OpenAI's answers.
 
     Raises: ValueError when the answer does not say how many tokens it took.
     """
-    cached = "prompt_tokens_details" if _read(response, "usage", "prompt_tokens_details") else "input_tokens_details"
     asked = _count(response, "input_tokens", "prompt_tokens")
     said = _count(response, "output_tokens", "completion_tokens")
     if asked is None or said is None:
         raise ValueError(f"the answer of {provider!r} does not say in `usage` how many tokens it took")
     if provider == "anthropic":
-        created, read = (_count(response, f"cache_{what}_input_tokens") or 0.0 for what in ("creation", "read"))
-        at_price = [(created, pricing.cache_creation_per_million), (read, pricing.cache_read_per_million)]
+        names = "cache_creation", "cache_read"
+        cached = {f"{name}_per_million": _count(response, f"{name}_input_tokens") or 0.0 for name in names}
     else:
-        held = min(_read(response, "usage", cached, "cached_tokens") or 0.0, asked)
-        asked -= held
-        at_price = [(held, pricing.cached_prompt_per_million)]
-    at_price += [(asked, pricing.prompt_per_million), (said, pricing.completion_per_million)]
-    return sum(count * (pricing.prompt_per_million if price is None else price) for count, price in at_price) / MILLION
+        details = "prompt_tokens_details" if _read(response, "usage", "prompt_tokens_details") else "input_tokens_details"
+        held = min(_read(response, "usage", details, "cached_tokens") or 0.0, asked)
+        asked, cached = asked - held, {"cached_prompt_per_million": held}
+    return {name: count for name, count in cached.items() if count} | {
+        "prompt_per_million": asked, "completion_per_million": said
+    }  # fmt: skip
+
+
+def token_cost(tokens: Mapping[str, float], pricing: TokenPricing) -> float:
+    """Tokens (see `counted_tokens`) times their prices, in US dollars."""
+    priced = [(count, getattr(pricing, name)) for name, count in tokens.items()]
+    return sum(count * (pricing.prompt_per_million if price is None else price) for count, price in priced) / MILLION
 
 
 def _count(response: Any, *names: str) -> float | None:

@@ -18,7 +18,7 @@ from functools import wraps
 from inspect import iscoroutinefunction
 from typing import Any, TypeVar
 
-from art_nb.api_costs import TokenPricing, chosen_pricing, listed_pricing, stated_cost, token_cost
+from art_nb.api_costs import TokenPricing, chosen_pricing, counted_tokens, stated_cost, token_cost
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -102,22 +102,25 @@ class MetricsBuilder:
         provider, model_name = _named("provider", provider).lower(), _named("model_name", model_name)
         cost = self._stated(response, provider)
         if cost is None:
+            tokens = counted_tokens(response, provider)
             pricing = chosen_pricing(
-                self._run.pricing.get(model_name) or listed_pricing(model_name),
+                model_name,
+                self._run.pricing.get(model_name),
+                needed=tokens,
                 prompt_per_million=prompt_price_per_million,
                 completion_per_million=completion_price_per_million,
                 cached_prompt_per_million=cached_prompt_price_per_million,
                 cache_creation_per_million=cache_creation_price_per_million,
                 cache_read_per_million=cache_read_price_per_million,
             )
-            cost = token_cost(response, provider, pricing)
+            cost = token_cost(tokens, pricing)
         self.add_cost(path, cost)
         return cost
 
     def registered_cost(self, response: Any, *, provider: str, model_name: str) -> float | None:
         """What an answer cost as it or a registered extractor says, else its tokens at the registered price, else None."""
         cost, pricing = self._stated(response, provider), self._run.pricing.get(model_name)
-        return token_cost(response, provider, pricing) if cost is None and pricing else cost
+        return token_cost(counted_tokens(response, provider), pricing) if cost is None and pricing else cost
 
     def _stated(self, response: Any, provider: str) -> float | None:
         cost = stated_cost(response)

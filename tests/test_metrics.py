@@ -190,6 +190,20 @@ def test_no_price_is_guessed():
         MetricsBuilder.get_active()
 
 
+def test_litellm_is_not_loaded_for_prices_that_are_given(monkeypatch):
+    looked = []
+    monkeypatch.setattr("art_nb.api_costs.listed_pricing", looked.append)
+    builder, given = MetricsBuilder("train"), {"prompt_price_per_million": 2, "completion_price_per_million": 10}
+    usage = {"prompt_tokens": 400_000, "completion_tokens": 100_000}
+
+    def cost(**more):
+        answer = {"usage": usage | more}
+        return builder.add_response_cost("a", answer, provider="openai", model_name="gpt-4o-mini", **given)
+
+    assert cost() == cost(prompt_tokens_details={"cached_tokens": 0}) == 1.8 and not looked
+    assert cost(prompt_tokens_details={"cached_tokens": 9}) == 1.8 and looked == ["gpt-4o-mini"]  # theirs has a price there
+
+
 def test_async_functions_and_bad_names():
     builder = MetricsBuilder("eval")
 
