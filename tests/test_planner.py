@@ -26,7 +26,10 @@ def test_more_of_anything_costs_more(change):
 
 
 def test_deepseekmath_by_its_published_figures():
-    """144,000 questions, 64 outputs each, of at most 1,024 tokens (arXiv:2402.03300, section 4.2): its cost was not published."""
+    """144,000 questions, 64 outputs each, of at most 1,024 tokens, 1,024 a step (arXiv:2402.03300, section 4.2).
+
+    Assumed: that it went through them once, how long questions are, and that no answer has less than 200 tokens.
+    """
     run = Run(7e9, steps=9000, groups=16, group_size=64, prompt=(50, 200), turns=1, answer=(200, 1024), trains="full", reference=True)
     assert run.trajectories == 144_000 * 64
     low, high = run.sampled()

@@ -15,7 +15,9 @@ from typing import Any, Literal
 Trains = Literal["lora", "full"]
 Interval = tuple[float, float]
 
-# bfloat16 multiplications and additions a second, dense, as NVIDIA's data sheets give them; and bytes of memory.
+# bfloat16 multiplications and additions a second, dense, and bytes of memory. Sources: hmc-tech.com/gpu (T4, A40, A100 with
+# 80 GB) and glennklockwood.com/garden/processors/h100 (H100 and H200, the SXM boards: 989.4); of the L4 half of the 242e12
+# "with sparsity" that grokipedia.com/page/NVIDIA_L4_vs_L40S gives as NVIDIA's, where hmc-tech.com has 125e12 by its clock.
 GPUS = {
     "T4": (65e12, 16e9),  # float16: it knows no bfloat16
     "L4": (121e12, 24e9),
@@ -180,8 +182,9 @@ def memory(run: Run, gpus: int = 1, in_parallel: int = 16) -> float:
     """Bytes on each GPU, in bfloat16: weights, what training them takes, keys and values of the episodes, activations.
 
     Full training keeps gradients (2 bytes a parameter) and Adam's moments and a copy in float32 (12), spread over the GPUs.
-    LoRA's own weights are taken for 2% of the model's, activations for 16 vectors of its width a token, with checkpointing.
-    Keys and values take about 1.1 bytes times the square root of the parameters for a token: between 0.7 and 1.5 for Qwen2.5
+    Assumed, not measured: LoRA's own weights are 2% of the model's, and activations, with checkpointing, for a token of one
+    episode 16 numbers times the square root of the parameters.
+    Keys and values take about 1.1 bytes times the square root of the parameters for a token: 0.73, 0.66 and 1.6 for Qwen2.5
     of 1.5, 7 and 14 billion, by their published shapes.
     """
     weights = 2 * run.parameters / (gpus if run.trains == "full" else 1)
@@ -208,9 +211,8 @@ def held_out() -> list[dict[str, float | str]]:
     rows: list[dict[str, float | str]] = []
     for each in PUBLISHED:
         share = statistics.geometric_mean(other.share() for other in PUBLISHED if other is not each)
-        needed = _middle(_added(run.operations() for run in each.runs)) / (share * 3600 * GPUS[each.gpu][0])
-        published = _middle(each.gpu_hours)
-        row = {"published": published, "predicted": needed, "factor": needed / published}
+        published, factor = _middle(each.gpu_hours), each.share() / share
+        row = {"published": published, "predicted": factor * published, "factor": factor}
         rows.append({"run": each.name, "gpu": each.gpu, **row})
     return rows
 
@@ -233,33 +235,38 @@ def _millions(interval: Interval) -> str:
     return f"{low} million" if low == high else f"{low} to {high} million"
 
 
-_MATH: Any = {"parameters": 1.78e9, "groups": 128, "prompt": (50, 200), "turns": 1, "trains": "full", "reference": True}
+# 1.78 billion parameters as the hub counts them; the lengths of prompts are assumed.
+_MATH: Any = {"parameters": 1.78e9, "prompt": (50, 200), "turns": 1, "trains": "full", "reference": True}
 PUBLISHED = (
     Published(
         "ART-E (Qwen2.5-14B, LoRA)",
         (Run(14.8e9, 594, 12, 4, prompt=(700, 1500), turns=(3, 6), answer=(40, 120), observation=(200, 700)),),
         "H100",
         (20.0, 40.0),
-        "zenml.io, LLMOps database, Building ART-E: a single H100, under $80; ART's example art_e, train.py: model 008",
-        "80 dollars at 2 to 4 dollars an hour; lengths of prompt, turns and answers",
+        "zenml.io/llmops-database, Building ART-E: a single H100, under $80; github.com/OpenPipe/ART, examples/art-e, "
+        "all_experiments.py: model 008, 12 groups of 4, at most 10 turns; the script that put it on the hub: its step 594",
+        "80 dollars, at 2 to 4 an hour; lengths of prompt and answers, and how many turns",
     ),
     Published(
         "DeepScaleR (1.5B, full)",
         (
-            Run(steps=1040, group_size=8, answer=(3500, 5500), **_MATH),
-            Run(steps=710, group_size=16, answer=(3500, 9000), **_MATH),
+            Run(steps=1040, groups=128, group_size=8, answer=(3500, 5500), **_MATH),
+            Run(steps=710, groups=128, group_size=16, answer=(3500, 9000), **_MATH),
         ),
         "A100",
         (3800.0, 3800.0),
-        "huggingface.co/agentica-org/DeepScaleR-1.5B-Preview: 3,800 A100 hours, $4,500, 1,750 steps, 1,040 with 8K",
-        "how long answers were (from 5,500 to 3,500 tokens with 8K), and 16 in a group after that",
+        "pretty-radio-b75.notion.site, DeepScaleR: 3,800 A100 hours, $4,500, 1,750 steps, 1,040 of them with 8K, in which "
+        "answers fell from 5,500 tokens to 3,500; huggingface.co/agentica-org/DeepScaleR-1.5B-Preview: 128 prompts of 8 "
+        "samples; its scripts run_deepscaler_1.5b_16k.sh and _24k.sh: 128 of 16, and a penalty on the divergence",
+        "how long answers were after the first 1,040 steps",
     ),
     Published(
         "Open-RS (1.5B, full)",
-        (Run(1.78e9, 1167, 6, 6, prompt=(50, 200), turns=1, answer=(1500, 3500), trains="full", reference=True),),
+        (Run(steps=1167, groups=6, group_size=6, answer=(1500, 3500), **_MATH),),
         "A40",
         (96.0, 96.0),
-        "huggingface.co/knoveleng/Open-RS3: 7,000 samples, 42,000 outputs, 4 A40 in 24 hours, $42; arXiv:2503.16219",
-        "how long answers were, below the limit of about 3,600 tokens",
+        "huggingface.co/knoveleng/Open-RS3: 7,000 samples, 42,000 outputs, 4 A40 in 24 hours, $42; arXiv:2503.16219; "
+        "github.com/knoveleng/open-rs, recipes/grpo.yaml: 6 of each, answers of at most 3,584 tokens",
+        "how long answers were, below that limit; that the 24 hours were used up; that TRL's penalty was on",
     ),
 )
