@@ -18,6 +18,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import psutil
 import pytest
 from openai.types.chat.chat_completion import Choice
+from serving import TOKEN
+from test_backend import gather
 
 import art_nb as art
 from art_nb.api_costs import TokenPricing
@@ -190,6 +192,31 @@ def test_a_trained_run_is_in_weights_and_biases_rows_tables_and_checkpoints(base
     described = next(each["run"] for each in found if each["type"] == "run")
     assert (described["project"], described["display_name"]) == ("p", "m") and described["run_id"].startswith("m-")
     assert not described.get("host") and "requirements.txt" not in json.dumps(found)
+
+
+def test_a_run_on_a_server_is_monitored_like_one_in_process(server, tiny_base, receiver, tmp_path):
+    async def train(backend):
+        async with backend:
+            model = art.TrainableModel(name="monitored", project="p", base_model=str(tiny_base), monitors=[rows, traces])
+            await model.register(backend)
+            for _ in range(2):
+                await model.train(await gather(model, await model.get_step(), groups=2, size=3), art.TrainConfig(learning_rate=1e-3))
+            await model.log(await gather(model, 9, groups=1, size=3), "val")
+        return model
+
+    with WandbMonitor(patience=120) as rows, langfuse(receiver.url) as traces:
+        model = asyncio.run(train(art.RemoteBackend(server.url, TOKEN, path=tmp_path / "here")))
+    assert [(each.sent, each.lost, each.trouble) for each in (rows, traces)] == [(3, 0, None)] * 2
+    history, records = model.history(), model.records()
+    logged = [each["history"]["item"] for each in records_of_run(model._folder()) if each["type"] == "history"]
+    assert [row["training_step"] for row in logged] == [1, 2, 2] == list(history.step)
+    for name in ("reward", "entropy", "loss"):
+        assert [row[f"train/{name}"] for row in logged[:2]] == pytest.approx(list(history[name][:2]))
+    assert len(records) == 15 == len({span.trace_id for span in receiver.spans})
+    assert sorted(score["value"] for score in receiver.scores) == sorted(record["reward"] for record in records)
+    asked = [attributes(span) for span in receiver.spans if b"langfuse.observation.usage_details" in span.SerializeToString()]
+    assert {facts["langfuse.observation.model.name"] for facts in asked} == {"monitored@0", "monitored@1", "monitored@2"}
+    assert holding(tmp_path, TOKEN) == []
 
 
 @pytest.mark.parametrize("service", [401, 500, "reset", "hang"], indirect=True)

@@ -15,9 +15,8 @@ from typing import Any, Literal
 Trains = Literal["lora", "full"]
 Interval = tuple[float, float]
 
-# bfloat16 multiplications and additions a second, dense, and bytes of memory. Sources: hmc-tech.com/gpu (T4, A40, A100 with
-# 80 GB) and glennklockwood.com/garden/processors/h100 (H100 and H200, the SXM boards: 989.4); of the L4 half of the 242e12
-# "with sparsity" that grokipedia.com/page/NVIDIA_L4_vs_L40S gives as NVIDIA's, where hmc-tech.com has 125e12 by its clock.
+# bfloat16 multiplications and additions a second, dense, and bytes of memory, as NVIDIA gives them for the boards of data centres
+# (of the A100 the one with 80 GB, of the H100 and H200 the SXM boards; the L4's is half of what it gives "with sparsity").
 GPUS = {
     "T4": (65e12, 16e9),  # float16: it knows no bfloat16
     "L4": (121e12, 24e9),

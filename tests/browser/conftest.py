@@ -77,6 +77,7 @@ def wait_for(url: str, server: subprocess.Popen, log: Path, seconds: float = 90)
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
+    """It stands below a path, as JupyterHub's do: what is asked for at the root of the address is not found."""
     home = tmp_path_factory.mktemp("lab")
     folder = home / "notebooks"
     folder.mkdir()
@@ -93,10 +94,11 @@ def lab(tmp_path_factory):
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
              "--ServerApp.ip=127.0.0.1", "--IdentityProvider.token=", "--ServerApp.password=", "--allow-root",
-             f"--ServerApp.root_dir={folder}", "--LabApp.news_url=", "--LabApp.expose_app_in_browser=True", "--ServerApp.disable_check_xsrf=True"],
+             f"--ServerApp.root_dir={folder}", "--LabApp.news_url=", "--LabApp.expose_app_in_browser=True",
+             "--ServerApp.disable_check_xsrf=True", "--ServerApp.base_url=/user/ann/"],
             env=env, stdout=out, stderr=subprocess.STDOUT,
         )  # noqa: E501
-    url = f"http://127.0.0.1:{port}"
+    url = f"http://127.0.0.1:{port}/user/ann"
     try:
         wait_for(f"{url}/api/status", server, log)
         yield Lab(url, folder)

@@ -95,7 +95,7 @@ def test_a_code_opens_the_page_once(page, browser, server):
 
 
 def test_the_page_stands_in_a_notebook_and_follows_the_server_through_jupyterlabs_proxy(page, shot, lab, tiny_base, tmp_path):
-    """A real JupyterLab with jupyter-server-proxy: the page, its script and its WebSocket below proxy/PORT/."""
+    """A real JupyterLab with jupyter-server-proxy: the page, its script and its WebSocket below /user/ann/proxy/PORT/."""
     server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
     try:
         shows = f"import art_nb as art\nawait art.RemoteBackend({server.url!r}, open('token').read()).live_page()"
@@ -114,7 +114,7 @@ def test_the_page_stands_in_a_notebook_and_follows_the_server_through_jupyterlab
         expect(frame.locator("#link")).to_have_text("live")
         near = f"{lab.url}/proxy/{server.port}/"
         cookies = [cookie for cookie in page.context.cookies() if cookie["name"].startswith("art_nb")]
-        assert [(cookie["path"], cookie["httpOnly"]) for cookie in cookies] == [(f"/proxy/{server.port}", True)]
+        assert [(cookie["path"], cookie["httpOnly"]) for cookie in cookies] == [(f"/user/ann/proxy/{server.port}", True)]
         # A page elsewhere that the browser has open may neither ask with that cookie nor listen.
         stranger = {"cookie": f"{cookies[0]['name']}={cookies[0]['value']}", "origin": "http://127.0.0.1:9"}
         assert page.request.get(f"{near}status").status == 200
