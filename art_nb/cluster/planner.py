@@ -15,7 +15,7 @@ from typing import Any, Literal
 Trains = Literal["lora", "full"]
 Interval = tuple[float, float]
 
-# bfloat16 multiplications and additions a second, dense, and bytes of memory, as NVIDIA gives them for the boards of data centres
+# bfloat16 multiplications and additions a second, dense, and bytes of memory as NVIDIA gives them for boards of data centers
 # (of the A100 the one with 80 GB, of the H100 and H200 the SXM boards; the L4's is half of what it gives "with sparsity").
 GPUS = {
     "T4": (65e12, 16e9),  # float16: it knows no bfloat16
