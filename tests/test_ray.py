@@ -3,17 +3,19 @@
 import asyncio
 import os
 
+import psutil
 import pytest
 import torch
-from test_backend import gather
 
 import art_nb as art
 from art_nb.backend import LocalBackend
+from art_nb.cluster.calls import connect
 from art_nb.inference.chat import RequestError
 
 ray = pytest.importorskip("ray", reason="Ray has no wheel for this system, or the extra `ray` is not installed")
 
-CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
+ADAPTER = {"peft_args": {"r": 4, "lora_alpha": 8}}
+CONFIG = art.TrainConfig(learning_rate=5e-2)
 WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_per_s", "train_tokens_per_s", "duration"}
 
 
@@ -22,15 +24,37 @@ def cluster():
     """Ray on this machine for all tests here, its actors on one thread each, as this process is meanwhile."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    ray.init(address="local", num_cpus=16, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    connect("local", 16)
     yield
     ray.shutdown()
     torch.set_num_threads(threads)
 
 
+WORD = {"type": "json_schema", "json_schema": {"name": "word", "schema": {"type": "string", "pattern": "^[a-z]{6}$"}}}
+
+
+async def rollout(model, scenario, answered=lambda: None):
+    """A conversation that is rewarded for early letters. Two are hardly ever the same, and their text tells their tokens."""
+    trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": f"say {scenario}"}])
+    for _ in range(2):
+        answer = await model.openai_client().chat.completions.create(
+            model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=12, response_format=WORD
+        )
+        answered()
+        trajectory.messages_and_choices += [answer.choices[0], {"role": "user", "content": "more"}]
+    trajectory.reward = sum(letter < "n" for choice in trajectory.choices() for letter in choice.message.content)
+    return trajectory
+
+
+async def gather(model, step, groups, size, answered=lambda: None):
+    return await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(rollout(model, f"{step} {g}", answered) for _ in range(size)) for g in range(groups)],
+        pbar_desc=None,
+    )
+
+
 async def registered(backend, base, name="m"):
-    model = art.TrainableModel(name=name, project="p", base_model=str(base), _internal_config=CONFIG)
+    model = art.TrainableModel(name=name, project="p", base_model=str(base), _internal_config=ADAPTER)
     await model.register(backend)
     return model
 
@@ -39,14 +63,18 @@ def turn(choice):
     return choice.policy, choice.prompt_token_ids, choice.token_ids, choice.token_logprobs
 
 
+def said_in(groups):
+    return [[turn(choice) for choice in trajectory.choices()] for group in groups for trajectory in group]
+
+
 async def loop(model, steps):
     """The training loop of a notebook; what every rollout said, token by token."""
     said = []
     for step in range(await model.get_step(), steps):
         groups = await gather(model, step, groups=3, size=4)
-        said.append([[turn(c) for c in t.choices()] for g in groups for t in g])
-        await model.train(groups, art.TrainConfig(learning_rate=5e-2))
-    await gather(model, 99)  # what is only looked at changes nothing
+        said.append(said_in(groups))
+        await model.train(groups, CONFIG)
+    await gather(model, 99, groups=2, size=2)  # what is only looked at changes nothing
     return said
 
 
@@ -91,3 +119,56 @@ def test_a_loop_on_one_sampler_gives_what_it_gives_in_process(cluster, tiny_base
     for name in ("adapter_model.safetensors", "optimizer.safetensors"):
         here, there = ((tmp_path / path / f"p/models/m/checkpoints/0003/{name}").read_bytes() for path in ("here", "there"))
         assert here == there, name
+
+
+async def process(actor):
+    return psutil.Process(await actor.__ray_call__.remote(lambda _: os.getpid()))
+
+
+async def until(seen, over):
+    """Wait for a file that a learner writes, or until its step is over: on a machine too fast to see what comes between."""
+    while not (seen.exists() or over.done()):
+        await asyncio.sleep(0)
+
+
+def without_probabilities(said):
+    """They differ by rounding, by who is decoded together."""
+    return [[[turn[:3] for turn in rollout] for rollout in step] for step in said]
+
+
+def test_actors_that_are_killed_are_replaced_and_all_is_as_if_they_had_lived(cluster, tiny_base, tmp_path):
+    """A sampler with half of its conversations; the learner before its checkpoint and, in the next step, after it."""
+
+    async def quiet():
+        async with LocalBackend(path=tmp_path / "quiet", engine="transformers") as backend:
+            return await loop(await registered(backend, tiny_base), 2)
+
+    async def disturbed():
+        async with art.RayBackend(samplers=2, path=tmp_path / "disturbed", engine="transformers") as backend:
+            model, said = await registered(backend, tiny_base), []
+            spread, folder = backend._of(model), backend.output_dir(model)
+            samplers = [member.actor for member in spread.pool.members]
+            victims, seen = [await process(samplers[0])], ("trajectories/train/0001.jsonl", "checkpoints/0002")
+            to_kill = victims.copy()
+            for step in range(2):
+                groups = await gather(model, step, 3, 4, answered=lambda: to_kill and to_kill.pop().kill())
+                said.append(said_in(groups))
+                learner = await process(spread.learner)
+                training = asyncio.create_task(model.train(groups, CONFIG))
+                await until(folder / seen[step], training)
+                learner.kill()
+                victims.append(learner)
+                assert (await training).step == step + 1
+            alive = [await process(actor) for actor in samplers]
+            assert not {p.pid for p in victims} & {p.pid for p in alive} and not any(p.is_running() for p in victims)
+            history = model.history()
+            assert list(history.step) == [1, 2] and set(history.trajectories) == {12}
+            assert [len(model.records("train", step)) for step in (1, 2)] == [12, 12]
+            return said
+
+    said = asyncio.run(quiet())
+    assert len({str(rollout) for step in said for rollout in step}) == 24
+    assert without_probabilities(asyncio.run(disturbed())) == without_probabilities(said)
+    for name in ("adapter_model.safetensors", "optimizer.safetensors"):
+        one, other = (tmp_path / path / f"p/models/m/checkpoints/0002/{name}" for path in ("quiet", "disturbed"))
+        assert one.read_bytes() == other.read_bytes()

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from openai.types.chat import ChatCompletion
 
+from art_nb.cluster.calls import until_back
 from art_nb.inference.chat import RequestError
 from art_nb.inference.messages import plain
 from art_nb.remote.connection import Gone
@@ -25,7 +26,6 @@ from art_nb.rollouts.gathering import Fresh
 from art_nb.training.names import Names
 
 REMEMBERED = 10_000  # conversations of which is known who has them
-PAUSE = 0.2  # seconds between two looks at an actor that Ray starts anew
 
 
 class SamplerLost(ConnectionError):
@@ -35,7 +35,7 @@ class SamplerLost(ConnectionError):
 class Member:
     """One sampler: a Ray actor and the lines to it.
 
-    adapters: gives for names of policies where the object store has their adapters.
+    adapters: gives for names of policies where the object store has theirs.
     """
 
     def __init__(self, actor: Any, adapters: Callable[[set[str]], dict[str, Any]]):
@@ -72,23 +72,12 @@ class Member:
             return {"answers": await self.actor.exchange.remote(key, body, adapters)}
         except ray.exceptions.RayActorError as error:
             if self.back is None:
-                self.back = asyncio.create_task(self._until_back())
+                self.back = asyncio.create_task(until_back(self.actor))
             raise SamplerLost(str(error)) from error
         except ray.exceptions.RayTaskError as error:
             if getattr(error.cause, "status", None) == 410:  # started anew before its end was noticed
                 raise Gone from error
             raise
-
-    async def _until_back(self) -> None:
-        """Ray starts it anew; wait for that. Raises: RayActorError when Ray gives up."""
-        import ray
-
-        while True:
-            try:
-                await self.actor.ready.remote()
-                return
-            except ray.exceptions.ActorUnavailableError:
-                await asyncio.sleep(PAUSE)
 
 
 class Pool:

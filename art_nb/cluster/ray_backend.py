@@ -19,7 +19,8 @@ from openai import AsyncOpenAI
 
 from art_nb.backend import unlogged
 from art_nb.cluster.actors import LearnerActor, SamplerActor, Spec
-from art_nb.cluster.pool import PAUSE, Member, Pool
+from art_nb.cluster.calls import connect, until_back
+from art_nb.cluster.pool import Member, Pool
 from art_nb.inference.client import InProcessClient
 from art_nb.model import Model
 from art_nb.remote.backend import note_advantages
@@ -107,12 +108,10 @@ class RayBackend:
             raise ImportError("RayBackend needs Ray: pip install 'art-nb[ray]'") from error
         if ray.is_initialized():
             return
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         self.progress("starting Ray" if address == "local" else f"connecting to Ray at {address}")
         # Actors are let in however few cores there are, and share them.
-        cpus = (os.cpu_count() or 1) + self.samplers + 1 if address == "local" else None
-        ray.init(address=address, num_cpus=cpus, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        connect(address, (os.cpu_count() or 1) + self.samplers + 1)
         self._started_ray = True
 
     async def register(self, model: Model[Any, Any]) -> None:
@@ -268,7 +267,7 @@ class RayBackend:
         for _ in range(TRIES):
             self.progress(f"step {step + 1}: the learner trains on {len(data)} groups or trajectories")
             try:
-                await self._revived(spread.learner)
+                await until_back(spread.learner)
                 result, advantages = await getattr(spread.learner, method).remote(key, step, data, config, log)
             except ray.exceptions.RayActorError:
                 self.progress("the learner died: it goes on from the checkpoint")
@@ -279,17 +278,6 @@ class RayBackend:
             spread.pool.forget(latest)
             return result, advantages
         raise RuntimeError(f"the learner died {TRIES} times in step {step + 1}: does it need more memory? See Ray's logs")
-
-    async def _revived(self, actor: Any) -> None:
-        """Wait until it is there. Raises: RayActorError when Ray gives up."""
-        import ray
-
-        while True:
-            try:
-                await actor.ready.remote()
-                return
-            except ray.exceptions.ActorUnavailableError:
-                await asyncio.sleep(PAUSE)
 
     async def _logged(
         self, model: TrainableModel, result: LocalTrainResult, groups: list[TrajectoryGroup]
