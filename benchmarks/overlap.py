@@ -1,0 +1,83 @@
+"""Steps a minute when the next batch is sampled while the model trains, over those of one after the other.
+
+`python -m benchmarks.overlap [steps]` prints one JSON line (12 steps; extra `ray`). Two models learn 2048 as in notebook 02,
+from the same seed, on a `RayBackend` with one sampler and one learner of a thread each: one with a `max_staleness` of 0,
+the other with 1. They take turns, a few steps each, so that what else the machine does hits both.
+
+`ratio`: steps a minute with a staleness of 1 over those without. `apart` and `overlapped`: of each the steps a minute, the
+seconds that training and sampling took of a step, the mean staleness of what was trained on, the share of 200 test games won
+at the end, in percent. `difference`: of these shares, overlapped less apart, with its 95% interval (game by game).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from statistics import NormalDist, fmean, stdev
+
+import art_nb as art
+from art_nb.cluster.overlap import Step, overlapped
+from art_nb.tasks.game_2048 import scenarios
+from benchmarks.gathering import BASE
+from benchmarks.result import print_result, say
+from benchmarks.rise import rate, won
+from benchmarks.time_to_skill import rollout
+
+GAMES, GROUPS, SIZE, TURN = 200, 4, 16, 6  # TURN: steps that one model takes before it is the other's turn
+KINDS = {"apart": 0, "overlapped": 1}
+
+
+async def gather(model: art.TrainableModel, step: int) -> list[art.TrajectoryGroup]:
+    seeds = scenarios("train", (step + 1) * GROUPS)[-GROUPS:]
+    groups = [art.TrajectoryGroup(rollout(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds]
+    return await art.gather_trajectory_groups(groups, pbar_desc=None)
+
+
+async def take_turns(models: dict[str, art.TrainableModel], steps: int) -> tuple[dict[str, list[Step]], dict[str, float]]:
+    """Train each model for so many steps; the steps and the seconds of each."""
+    taken: dict[str, list[Step]] = {kind: [] for kind in models}
+    seconds = dict.fromkeys(models, 0.0)
+    for begin in range(0, steps, TURN):
+        for kind, model in models.items():
+            end = min(begin + TURN, steps)
+            config = lambda step: art.TrainConfig(learning_rate=rate(step, steps), turn_discount=0.5)  # noqa: E731
+            run = overlapped(model, lambda step, m=model: gather(m, step), end, config, max_staleness=KINDS[kind])
+            async for step in run:
+                taken[kind].append(step)
+                say(f"{kind}: step {step.step} of {steps} after {step.seconds:.1f} s, of them {step.waited:.1f} s waited")
+            seconds[kind] += taken[kind][-1].seconds
+    return taken, seconds
+
+
+async def compare(folder: str, steps: int) -> dict:
+    async with art.RayBackend(samplers=1, path=folder, engine="transformers") as backend:
+        models = {kind: art.TrainableModel(name=kind, project="benchmarks", base_model=str(BASE)) for kind in KINDS}
+        for model in models.values():
+            await model.register(backend)
+            await won(model, 8)  # warms up
+        taken, seconds = await take_turns(models, steps)
+        games = {kind: await won(model, GAMES) for kind, model in models.items()}
+    found = {
+        kind: {
+            "steps_per_minute": 60 * steps / seconds[kind],
+            "train_s": fmean(step.metrics["train_s"] for step in taken[kind]),
+            "rollout_s": fmean(step.metrics["rollout_s"] for step in taken[kind]),
+            "staleness": fmean(step.staleness for step in taken[kind]),
+            "won": 100 * fmean(games[kind]),
+        }
+        for kind in KINDS
+    }
+    differences = [100 * (a - b) for a, b in zip(games["overlapped"], games["apart"], strict=True)]
+    difference, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / GAMES**0.5
+    ratio = found["overlapped"]["steps_per_minute"] / found["apart"]["steps_per_minute"]
+    return {"ratio": ratio, **found, "difference": difference, "low": difference - half, "high": difference + half}
+
+
+def measure(steps: int = 12) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        return asyncio.run(compare(folder, steps))
+
+
+if __name__ == "__main__":
+    print_result("overlap", lambda: measure(*map(int, sys.argv[1:2])))
