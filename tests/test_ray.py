@@ -6,6 +6,7 @@ import os
 import psutil
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import art_nb as art
 from art_nb.backend import LocalBackend
@@ -153,7 +154,7 @@ def test_actors_that_are_killed_are_replaced_and_all_is_as_if_they_had_lived(clu
             for step in range(2):
                 groups = await gather(model, step, 3, 4, answered=lambda: to_kill and to_kill.pop().kill())
                 said.append(said_in(groups))
-                learner = await process(spread.learner)
+                learner = await process(spread.learners[0])
                 training = asyncio.create_task(model.train(groups, CONFIG))
                 await until(folder / seen[step], training)
                 learner.kill()
@@ -172,3 +173,44 @@ def test_actors_that_are_killed_are_replaced_and_all_is_as_if_they_had_lived(clu
     for name in ("adapter_model.safetensors", "optimizer.safetensors"):
         one, other = (tmp_path / path / f"p/models/m/checkpoints/0002/{name}" for path in ("quiet", "disturbed"))
         assert one.read_bytes() == other.read_bytes()
+
+
+def relative(one, other):
+    """The distance of two files of tensors, over the length of one."""
+    one, other = (torch.cat([t.flatten() for _, t in sorted(load_file(file).items())]) for file in (one, other))
+    return float((one - other).norm() / one.norm())
+
+
+def test_two_learners_have_the_gradient_of_one_and_outlive_each_other(cluster, tiny_base, tmp_path):
+    """After one step of Adam its first moment is the gradient, times 0.1. Before the second step one learner is killed, in the
+    third the other."""
+    config = art.TrainConfig(learning_rate=5e-2, grad_accumulation_sequences=2, num_updates=2, kl_penalty_coef=0.1)
+
+    async def run(backend):
+        async with backend:
+            model, said = await registered(backend, tiny_base), []
+            for step in range(3):
+                groups = await gather(model, step, groups=2, size=3)
+                said.append(said_in(groups))
+                once = config.model_copy(update={"num_updates": 1})
+                if step and isinstance(backend, art.RayBackend):
+                    victim = await process(backend._of(model).learners[-step])
+                    if step == 1:
+                        victim.kill()
+                training = asyncio.create_task(model.train(groups, config if step else once))
+                if step == 2 and isinstance(backend, art.RayBackend):
+                    await until(backend.output_dir(model) / "trajectories/train/0003.jsonl", training)
+                    victim.kill()
+                await training
+            return said, model.history().to_dict("records")
+
+    said, rows = asyncio.run(run(LocalBackend(path=tmp_path / "one", engine="transformers")))
+    backend = art.RayBackend(samplers=1, learners=2, path=tmp_path / "two", engine="transformers")
+    said_by_two, rows_of_two = asyncio.run(run(backend))
+    assert without_probabilities(said_by_two)[0] == without_probabilities(said)[0]
+    for step, far in ((1, 1e-5), (3, 1e-3)):
+        one, two = (tmp_path / path / f"p/models/m/checkpoints/{step:04d}/optimizer.safetensors" for path in ("one", "two"))
+        assert 0 < relative(one, two) < far
+    for one, two in zip(rows, rows_of_two, strict=True):
+        one, two = ({k: v for k, v in without_clock(row).items() if isinstance(v, float | int)} for row in (one, two))
+        assert two == pytest.approx(one, rel=1e-3, abs=1e-6, nan_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,13 +15,14 @@ from art_nb.backend import LocalBackend, Running
 from art_nb.model import TrainableModel
 from art_nb.rollouts.gathering import Fresh
 from art_nb.server.lines import Exchange, Lines
-from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.trajectories import TrajectoryGroup
 from art_nb.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 
 if TYPE_CHECKING:
     from openai.types.chat import ChatCompletion
 
     from art_nb.inference.streaming import Chunks
+    from art_nb.training.ranks import Alone
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,21 @@ class Spec:
 
     def make(self, kind: type[TrainableModel] = TrainableModel) -> TrainableModel:
         return kind(**self.model, _internal_config=self.internal)  # type: ignore[arg-type]  # a typed dict
+
+
+@dataclass(frozen=True)
+class Request:
+    """One step: groups or demonstrations, and a key by which it is known that it was taken."""
+
+    key: str
+    from_step: int
+    data: list
+    config: TrainConfig | TrainSFTConfig | None
+    log: bool
+
+    def options(self) -> dict[str, Any]:
+        """Of the backend's `train` or `train_sft`."""
+        return {"config": self.config, "_log": self.log, "_key": self.key}
 
 
 class SamplerActor:
@@ -103,18 +120,42 @@ class LearnerModel(TrainableModel):
 
 
 class LearnerBackend(LocalBackend):
-    """The same of a row that a kill kept from being logged."""
+    """One learner of several, or the only one. All take the same steps; rank 0 writes them down."""
+
+    rank = 0
+    ranks: Alone | None = None
+
+    def _use_options(self, running: Running, config: TrainConfig) -> None:
+        from art_nb.training.ranks import Alone
+
+        super()._use_options(running, config)
+        running.learner.ranks = self.ranks or Alone()
+
+    def _keep(self, model: TrainableModel, running: Running, *of_step: Any, **key: Any) -> LocalTrainResult:
+        if self.rank == 0:
+            return super()._keep(model, running, *of_step, **key)
+        self._refresh(running, running.step + 1)
+        return LocalTrainResult(running.step)
+
+    def join(self, ranks: Alone | None) -> None:
+        """Train with these from now on, from the latest checkpoint; with nobody if None."""
+        from art_nb.training.ranks import Alone
+
+        self.ranks = ranks
+        for running in self._running.values():
+            running.stale = True
+            running.learner.ranks = ranks or Alone()
 
     def _log_again(self, running: Running, step: int, row: dict[str, Any]) -> None:
         pass
 
 
 class LearnerActor:
-    """Trains one model, each request once."""
+    """Trains one model, each request once, alone or as one of several."""
 
-    def __init__(self, spec: Spec):
-        self.spec = spec
+    def __init__(self, spec: Spec, rank: int):
         self.backend, self.model = LearnerBackend(**spec.backend), spec.make(LearnerModel)
+        self.backend.rank = rank
         self._registered = False
 
     async def ready(self) -> int:
@@ -124,35 +165,51 @@ class LearnerActor:
             self._registered = True
         return await self.model.get_step()
 
-    async def train(
-        self, key: str, from_step: int, groups: list[TrajectoryGroup], config: TrainConfig, log: bool
-    ) -> tuple[LocalTrainResult, list | None]:
+    def place(self) -> tuple[str, int]:
+        """Where other learners can meet this one: host, and a port that was free just now."""
+        import ray
+
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, probe.getsockname()[1]
+
+    async def meet(self, size: int, host: str, port: int) -> None:
+        """Train together with the others from now on, from the latest checkpoint. Raises: Parted when not all come."""
+        from art_nb.training.ranks import Ranks
+
+        await self.ready()
+        self.backend.join(None)
+        self.backend.join(Ranks(self.backend.rank, size, host, port))
+
+    async def train(self, request: Request) -> tuple[LocalTrainResult, list | None]:
         """One step, and of each choice the advantage that it taught. The same request again gets the same, without these.
 
-        Raises: ValueError when the model is at another step; as `LocalBackend.train`.
+        Raises: ValueError when the model is at another step; Parted when another learner has died; as `LocalBackend.train`.
         """
         from art_nb.server.registry import advantages_of
 
-        if (done := await self._done(key, from_step)) is not None:
+        if (done := await self._done(request)) is not None:
             return done, None
-        result = await self.backend.train(self.model, groups, config=config, _log=log, _key=key)
-        return result, [[advantages_of(trajectory) for trajectory in group] for group in groups]
+        try:
+            result = await self.backend.train(self.model, request.data, **request.options())
+        except BaseException:
+            self.backend.join(None)  # so that nobody waits for this one
+            raise
+        return result, [[advantages_of(trajectory) for trajectory in group] for group in request.data]
 
-    async def train_sft(
-        self, key: str, from_step: int, trajectories: list[Trajectory], config: TrainSFTConfig | None, log: bool
-    ) -> tuple[LocalTrainResult, None]:
+    async def train_sft(self, request: Request) -> tuple[LocalTrainResult, None]:
         """One step on demonstrations. Raises: as `train`."""
-        done = await self._done(key, from_step)
-        return done or await self.backend.train_sft(self.model, trajectories, config=config, _log=log, _key=key), None
+        return await self._done(request) or await self.backend.train_sft(self.model, request.data, **request.options()), None
 
-    async def _done(self, key: str, from_step: int) -> LocalTrainResult | None:
+    async def _done(self, request: Request) -> LocalTrainResult | None:
         """What the request has left, if it was served."""
-        await self.ready()
+        at = await self.ready()
         last, result = self.backend.last_request(self.model)
-        if last == key:
+        if last == request.key:
             return result
-        if result.step != from_step:
-            raise ValueError(f"model {self.model.name!r} is at step {result.step}, not at {from_step}: who else trains it?")
+        if at != request.from_step:
+            raise ValueError(f"model {self.model.name!r} is at step {at}, not at {request.from_step}: who else trains it?")
         return None
 
     async def fork(self, *arguments: Any, **options: Any) -> int:

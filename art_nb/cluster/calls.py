@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 PAUSE = 0.2  # seconds between two looks
@@ -37,3 +38,19 @@ async def until_back(actor: Any) -> None:
             return
         except ray.exceptions.ActorUnavailableError:
             await asyncio.sleep(PAUSE)
+
+
+async def ask(actor: Any, method: str, *arguments: Any, **options: Any) -> Any:
+    """What it answers. Raises: what it raises, as it was there; RayActorError when it died over it."""
+    import ray
+
+    await until_back(actor)
+    try:
+        return await getattr(actor, method).remote(*arguments, **options)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
+
+
+async def every(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """What each returns or raises, all at once."""
+    return await asyncio.gather(*calls, return_exceptions=True)

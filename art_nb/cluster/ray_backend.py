@@ -10,16 +10,16 @@ import os
 import secrets
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from openai import AsyncOpenAI
 
 from art_nb.backend import unlogged
-from art_nb.cluster.actors import LearnerActor, SamplerActor, Spec
-from art_nb.cluster.calls import connect, until_back
+from art_nb.cluster.actors import LearnerActor, Request, SamplerActor, Spec
+from art_nb.cluster.adapters import Adapters
+from art_nb.cluster.calls import ask, connect, every
 from art_nb.cluster.pool import Member, Pool
 from art_nb.inference.client import InProcessClient
 from art_nb.model import Model
@@ -32,7 +32,6 @@ from art_nb.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
 
-ADAPTER = "adapter_model.safetensors"
 SILENT = 60.0  # seconds after which it is said what is waited for
 PATIENCE = 5.0  # seconds that a sampler waits for rollouts that it has just answered
 TRIES = 5  # times that a step is begun anew, before it is taken for what kills its learner
@@ -42,15 +41,16 @@ TRIES = 5  # times that a step is begun anew, before it is taken for what kills 
 class Spread:
     """One registered model: the actors that work for it.
 
-    adapters: where the object store has those of policies, by name. sampled: the pool's tokens and seconds when the last
-    step ended.
+    met: all learners are together, and hold what the latest checkpoint holds.
+    sampled: the pool's tokens and seconds when the last step ended.
     """
 
     names: Names
     folder: Path
-    learner: Any
+    learners: list[Any]
     pool: Pool
-    adapters: dict[str, Any] = field(default_factory=dict)
+    adapters: Adapters
+    met: bool = False
     loop: asyncio.AbstractEventLoop | None = None
     sampled: tuple[int, float] = (0, 0.0)
 
@@ -65,6 +65,7 @@ class RayBackend:
     Args:
         address: of a running Ray cluster, or "auto"; None takes RAY_ADDRESS of the environment, or starts Ray here.
         samplers: how many sample each model.
+        learners: how many train it. Each takes its share of a batch; without dropout their gradient is that of one.
         path: folder of everything that is written. On several machines it must be one that all of them see.
         gpu_cost_per_hour_usd, engine, seed, slots, base_models, progress: as of `LocalBackend`, the slots of each sampler.
         sampler_options, learner_options: Ray's, for each actor: `{"num_gpus": 1}`, say. Each takes one CPU unless told.
@@ -76,6 +77,7 @@ class RayBackend:
         self,
         address: str | None = None,
         samplers: int = 4,
+        learners: int = 1,
         *,
         path: str | os.PathLike | None = None,
         gpu_cost_per_hour_usd: float | None = None,
@@ -87,9 +89,9 @@ class RayBackend:
         learner_options: Mapping[str, Any] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        if samplers < 1:
-            raise ValueError(f"samplers={samplers}: give 1 or more")
-        self.address, self.samplers = address, samplers
+        if samplers < 1 or learners < 1:
+            raise ValueError(f"samplers={samplers}, learners={learners}: give 1 or more")
+        self.address, self.samplers, self.learners = address, samplers, learners
         self.path = Path(path or ".art").absolute()
         self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
         self.base_models = {name: _placed(base) for name, base in (base_models or {}).items()}
@@ -111,7 +113,7 @@ class RayBackend:
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         self.progress("starting Ray" if address == "local" else f"connecting to Ray at {address}")
         # Actors are let in however few cores there are, and share them.
-        connect(address, (os.cpu_count() or 1) + self.samplers + 1)
+        connect(address, (os.cpu_count() or 1) + self.samplers + self.learners)
         self._started_ray = True
 
     async def register(self, model: Model[Any, Any]) -> None:
@@ -132,7 +134,7 @@ class RayBackend:
 
         if ray.is_initialized():
             for spread in self._spread.values():
-                for actor in (spread.learner, *(member.actor for member in spread.pool.members)):
+                for actor in (*spread.learners, *(member.actor for member in spread.pool.members)):
                     ray.kill(actor)
             if self._started_ray:
                 ray.shutdown()
@@ -162,17 +164,21 @@ class RayBackend:
             internal=dict(model._internal_config or {}),
             backend={**self._options, "base_models": {model.base_model: _placed(model.base_model), **self.base_models}},
         )
-        learner = ray.remote(LearnerActor).options(max_restarts=-1, **self._learner_options).remote(spec)
+        learner = ray.remote(LearnerActor).options(max_restarts=-1, **self._learner_options)
         sampler = ray.remote(SamplerActor).options(max_restarts=-1, **self._sampler_options)
         names = Names(model.name, model.base_model, folder / "checkpoints")
-        members = [Member(sampler.remote(spec, PATIENCE), partial(self._adapters, folder)) for _ in range(self.samplers)]
-        self.progress(f"Ray starts 1 learner and {self.samplers} samplers, each loads {model.base_model}")
-        steps = await self._heard_of([actor.ready.remote() for actor in (learner, *(member.actor for member in members))])
-        names.step = steps[0]
+        adapters = Adapters(names)
+        members = [Member(sampler.remote(spec, PATIENCE), adapters) for _ in range(self.samplers)]
+        learners = [learner.remote(spec, rank) for rank in range(self.learners)]
+        self.progress(f"Ray starts {self.learners} learners and {self.samplers} samplers, each loads {model.base_model}")
+        # The first learner of a new model writes the checkpoint that the others begin with.
+        first, *_ = await self._heard_of([actor.ready.remote() for actor in (learners[0], *(m.actor for m in members))])
+        names.step = first
+        await self._heard_of([learner.ready.remote() for learner in learners[1:]])
         split, row = unlogged(folder, names.step)
         if row is not None:
             model._append_row(split, names.step, await model._with_totals("train", row, []), [])
-        return Spread(names, folder, learner, Pool(members, names))
+        return Spread(names, folder, learners, Pool(members, names), adapters)
 
     async def _heard_of(self, refs: list[Any]) -> list[Any]:
         """What actors say first. While Ray finds no place for them it is said what is missing."""
@@ -189,23 +195,6 @@ class RayBackend:
             return waiting.result()
         except ray.exceptions.RayTaskError as error:
             raise error.cause from error
-
-    def _adapters(self, folder: Path, names: set[str]) -> dict[str, Any]:
-        """Where the object store has the adapters of policies; it gets each once, the content of its file."""
-        import ray
-
-        from art_nb.training.versions import IN_MEMORY
-
-        spread = self._spread[folder]
-        wanted = names - {spread.names.base}
-        for name in wanted - spread.adapters.keys():
-            step = int(name.rpartition("@")[2])
-            spread.adapters[name] = ray.put((checkpoints.step_folder(folder / "checkpoints", step) / ADAPTER).read_bytes())
-        found = {name: spread.adapters.pop(name) for name in wanted}
-        spread.adapters |= found  # those behind were asked last
-        while len(spread.adapters) > max(IN_MEMORY, len(wanted)):
-            del spread.adapters[next(iter(spread.adapters))]
-        return found
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
         """An OpenAI client that asks the model's samplers, as it is now or was at any kept step, or its base model."""
@@ -235,7 +224,7 @@ class RayBackend:
         Raises:
             ValueError: the groups can't be trained on; it names the trajectory.
             FloatingPointError: the loss is not finite.
-            RuntimeError: the learner died again and again.
+            RuntimeError: a learner died again and again.
             Model and files are unchanged in all cases.
         """
         config, groups = (config or TrainConfig()).with_art_options(art_options), list(trajectory_groups)
@@ -259,25 +248,41 @@ class RayBackend:
         return await self._logged(model, result, []) if _log else result
 
     async def _learn(self, model: TrainableModel, method: str, data: list, config: Any, log: bool) -> Any:
-        """What the learner answers; asked again, under the same key, when it died."""
+        """What the first learner answers; all are asked again, under the same key, when one died."""
         import ray
 
-        spread, key = self._of(model), secrets.token_hex(16)
+        spread = self._of(model)
         step, latest = spread.names.step, spread.names.at(spread.names.step)
+        request = ray.put(Request(secrets.token_hex(16), step, data, config, log))
+        together = spread.learners if method == "train" else spread.learners[:1]  # demonstrations are few
         for _ in range(TRIES):
-            self.progress(f"step {step + 1}: the learner trains on {len(data)} groups or trajectories")
-            try:
-                await until_back(spread.learner)
-                result, advantages = await getattr(spread.learner, method).remote(key, step, data, config, log)
-            except ray.exceptions.RayActorError:
-                self.progress("the learner died: it goes on from the checkpoint")
-                continue
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from error
-            spread.names.step = result.step
-            spread.pool.forget(latest)
-            return result, advantages
-        raise RuntimeError(f"the learner died {TRIES} times in step {step + 1}: does it need more memory? See Ray's logs")
+            self.progress(f"step {step + 1}: training on {len(data)} groups or trajectories")
+            absent = await self._meet(spread) if len(together) > 1 else []
+            replies = absent or await every(ask(learner, method, request) for learner in together)
+            errors = [reply for reply in replies if isinstance(reply, BaseException)]
+            spread.met = together is spread.learners and not errors
+            if not isinstance(replies[0], BaseException):
+                result, advantages = replies[0]
+                spread.names.step = result.step
+                spread.pool.forget(latest)
+                return result, advantages
+            # Where one died, the others say that they are parted from it.
+            own = [error for error in errors if not isinstance(error, ray.exceptions.RayActorError | ConnectionError)]
+            if own:
+                raise own[0]
+            self.progress("a learner died: the step begins anew, from the checkpoint")
+        raise RuntimeError(f"a learner died {TRIES} times in step {step + 1}: does it need more memory? See Ray's logs")
+
+    @staticmethod
+    async def _meet(spread: Spread) -> list[BaseException]:
+        """Bring all learners together at the latest checkpoint, unless they are. Returns what kept them from it."""
+        if spread.met:
+            return []
+        (place,) = await every([ask(spread.learners[0], "place")])
+        if isinstance(place, BaseException):
+            return [place]
+        came = await every(ask(learner, "meet", len(spread.learners), *place) for learner in spread.learners)
+        return [each for each in came if isinstance(each, BaseException)]
 
     async def _logged(
         self, model: TrainableModel, result: LocalTrainResult, groups: list[TrajectoryGroup]
@@ -301,14 +306,10 @@ class RayBackend:
 
     async def _experimental_fork_checkpoint(self, model: Model, from_model: str, *arguments: Any, **options: Any) -> None:
         """As `LocalBackend` does it, between two models of this path; after `register`."""
-        import ray
-
         spread = self._of(model)
-        try:
-            spread.names.step = await spread.learner.fork.remote(from_model, *arguments, **options)
-        except ray.exceptions.RayTaskError as error:
-            raise error.cause from error
+        spread.names.step = await ask(spread.learners[0], "fork", from_model, *arguments, **options)
         spread.adapters.clear()
+        spread.met = False
 
     async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
         spread = self._of(model)

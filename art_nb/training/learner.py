@@ -7,6 +7,7 @@ advantage per token; and the numbers that explain a step.
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable
@@ -111,7 +112,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
         return (
             metrics
             | {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]}
-            | _ratio_range(batches)
+            | self._ratio_range(batches)
             | {
                 "learning_rate": rate,
                 "tokens_trained": sum(sum(s.trained) for s in sequences),
@@ -188,6 +189,18 @@ class Learner(SequenceTrainer, GRPOTrainer):
         kl = kl_k3(self._logprobs(batch, of_base=False), self._logprobs(batch, of_base=True))
         return float((kl * batch["tool_mask"]).sum() / batch["tool_mask"].sum())
 
+    def _ratio_range(self, batches: list[dict]) -> dict[str, float]:
+        """Least and greatest ratio of the trained policy's probability of a sampled token to the sampler's.
+
+        Tokens that were not sampled here have none.
+        """
+        ratios = [ratio(b["logprobs"], b["sampling_logprobs"])[b["tool_mask"].bool()] for b in batches]
+        known = torch.cat(ratios) if ratios else torch.zeros(0)
+        known = known[known.isfinite()]
+        ends = [known.min().item(), -known.max().item()] if len(known) else [math.inf, math.inf]
+        low, high = self.ranks.least(ends)
+        return {"ratio_min": low, "ratio_max": -high} if low < math.inf else {}
+
 
 def _settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
     """Fields for GRPOConfig: what was asked for, on top of what suits gathered trajectories."""
@@ -201,14 +214,3 @@ def _settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
         )
     suited = trl_settings(policy, output_dir) | {"temperature": 1.0}
     return suited | {name: value for name, value in grpo.items() if name not in ignored} | fixed
-
-
-def _ratio_range(batches: list[dict]) -> dict[str, float]:
-    """Least and greatest ratio of the trained policy's probability of a sampled token to the sampler's.
-
-    Tokens that were not sampled here have none.
-    """
-    ratios = [ratio(b["logprobs"], b["sampling_logprobs"])[b["tool_mask"].bool()] for b in batches]
-    known = torch.cat(ratios)
-    known = known[known.isfinite()]
-    return {"ratio_min": known.min().item(), "ratio_max": known.max().item()} if len(known) else {}

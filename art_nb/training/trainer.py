@@ -21,6 +21,7 @@ from art_nb.training.grpo import entropy
 from art_nb.training.micro_batches import by_beginning, by_length, collate
 from art_nb.training.policy import Policy
 from art_nb.training.prefix_tree import attending_in_trees, fits_trees
+from art_nb.training.ranks import Alone
 from art_nb.training.sequences import TokenSequence
 from art_nb.training.shortcuts import cheaper_adapters, last_layer_only_where
 
@@ -41,6 +42,7 @@ class SequenceTrainer:
     accelerator: Any
     optimizer: torch.optim.Optimizer
     args: Any
+    ranks: Alone = Alone()  # or those with whom it trains
     temperature = 1.0
     _entropy_bonus_enabled = False
 
@@ -72,12 +74,12 @@ class SequenceTrainer:
             yield
 
     def weighted(self, sequences: list[TokenSequence], most: int | None = None) -> list[dict]:
-        """TRL's input dictionaries, of at most `most` sequences each. `share`: of the trained tokens of all of them;
-        `weight`: of its loss in that of all."""
+        """TRL's input dictionaries, of at most `most` sequences each, for this process of those that train. `share`: of
+        the trained tokens of all sequences; `weight`: of its loss in that of all."""
         cut = by_beginning if self.as_tree else by_length
         cuts = cut(sequences, self.tokens_per_micro_batch, most or len(sequences))
-        batches = [self.collate(each) for each in cuts]
-        tokens = sum(batch["num_items_in_batch"].item() for batch in batches)
+        batches = [self.collate(each) for each in self.ranks.share(cuts)]
+        tokens = sum(sum(sequence.trained[1:]) for sequence in sequences)
         for batch in batches:
             batch["share"] = batch["weight"] = batch["num_items_in_batch"].item() / tokens
         return batches
@@ -147,12 +149,13 @@ class SequenceTrainer:
         with whole_steps(self.accelerator):
             loss, norm = self._take_step(batches, rate, report)
         shares = [batch["share"] for batch in batches]
-        means = {
-            ours: sum(value * share for value, share in zip(seen[theirs], shares, strict=True))
-            for theirs, ours in reported.items()
-            if theirs in seen
-        }
-        return {"loss": loss, "grad_norm": norm} | means
+        means = torch.zeros(len(reported), 2, dtype=torch.float64)  # of each metric its mean, and whether TRL noted it
+        for i, theirs in enumerate(reported):
+            if theirs in seen:
+                means[i, 0], means[i, 1] = sum(v * share for v, share in zip(seen[theirs], shares, strict=True)), 1.0
+        self.ranks.add_up([means])
+        noted = {ours: mean for ours, (mean, count) in zip(reported.values(), means.tolist(), strict=True) if count}
+        return {"loss": loss, "grad_norm": norm} | noted
 
     def _take_step(self, batches: list[dict], rate: float, report: Callable[[str], None]) -> tuple[float, float]:
         """Loss and gradient norm of one optimizer step."""
@@ -164,7 +167,7 @@ class SequenceTrainer:
                 loss = self.compute_loss(self.model, batch) * batch["weight"]
                 self.accelerator.backward(loss)
                 losses.append(loss.detach())
-        loss = torch.stack(losses).sum().item()
+        loss = self._added_up(losses)
         most = self.args.max_grad_norm or math.inf
         norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), most))
         # With fp16 the scaler skips a step that overflowed, by design.
@@ -177,6 +180,16 @@ class SequenceTrainer:
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return loss, norm
+
+    def _added_up(self, losses: list[torch.Tensor]) -> float:
+        """The loss of all processes; the gradients become those of all."""
+        loss = torch.stack(losses).sum() if losses else torch.zeros((), device=self.policy.device)
+        if self.ranks.size > 1:
+            trained = [p for p in self.model.parameters() if p.requires_grad]
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self.ranks.add_up([loss, *(parameter.grad for parameter in trained)])
+        return loss.item()
 
 
 def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
