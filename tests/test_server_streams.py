@@ -1,18 +1,24 @@
 """Streams of a server and who reads them: slowly, not at all, no longer; one after the other on one connection."""
 
 import asyncio
+import hashlib
 import http.client
 import json
 import random
+import signal
 import socket
 import struct
 import time
 
 import httpx
 import pytest
-from serving import TOKEN
+from serving import TOKEN, Server
 
+from art_nb.remote.connection import LATER
 from art_nb.server.engine import MOST_UNREAD, Engine
+from art_nb.server.guard import Guard
+from art_nb.server.settings import Settings
+from art_nb.server.tokens import Token
 
 HEADERS = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
 STORY = {"model": "tiny", "messages": [{"role": "user", "content": "a long story"}], "max_tokens": 400, "seed": 1, "temperature": 3}
@@ -195,3 +201,38 @@ def test_all_pieces_come_before_what_ended_them(streamed):
         assert engine.streams == 0
 
     streamed(main)
+
+
+def test_a_server_that_is_stopped_ends_what_is_open_without_a_traceback(tiny_base, tmp_path):
+    stopped = Server(tmp_path / "served", tiny=str(tiny_base)).start()
+    with asking(stopped, {**STORY, "stream": True, "n": 8}, buffer=4096) as unread, stopped.process.stdout as printed:
+        assert unread.recv(1) == b"H"
+        stopped.process.send_signal(signal.SIGINT)
+        assert stopped.process.wait(60) == 0
+        assert "Traceback" not in printed.read()
+
+
+def test_what_a_server_that_stops_has_not_begun_to_answer_is_to_be_asked_again(tmp_path):
+    """RemoteBackend and openai's client try again after 503, not after 500."""
+
+    async def main():
+        asked, sent = asyncio.Event(), []
+
+        async def app(scope, receive, send):
+            asked.set()
+            await asyncio.Event().wait()
+
+        async def send(message):
+            sent.append(message)
+
+        guard = Guard(app, Settings(path=tmp_path, _cli_parse_args=[]), Token(hashlib.sha256(TOKEN.encode()).digest()), b"")
+        headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+        scope = {"type": "http", "method": "GET", "path": "/status", "client": ("127.0.0.1", 1), "headers": headers}
+        request = asyncio.create_task(guard(scope, asyncio.Event().wait, send))
+        await asked.wait()
+        request.cancel("timeout graceful shutdown exceeded")
+        await request
+        return sent
+
+    start, body = asyncio.run(main())
+    assert start["status"] == 503 and b"the server stops" in body["body"] and 503 in LATER

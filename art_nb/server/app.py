@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import parse_qs
@@ -138,7 +138,8 @@ def serve(options: Sequence[str]) -> int:
             make_app(settings, token), log_level="warning", server_header=False, date_header=False,
             timeout_graceful_shutdown=3, timeout_keep_alive=75,
         )  # fmt: skip
-        asyncio.run(uvicorn.Server(config).serve([listening]))
+        with suppress(KeyboardInterrupt):  # as one stops it
+            asyncio.run(uvicorn.Server(config).serve([listening]))
     return 0
 
 

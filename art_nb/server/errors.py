@@ -6,7 +6,7 @@ from typing import Any
 
 import openai
 
-KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+KINDS = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "server_error"}
 
 
 class Refused(Exception):
@@ -31,7 +31,7 @@ def status_of(error: Exception) -> int:
 def error_body(error: Exception) -> dict[str, Any]:
     """The body of an answer to that error. What nobody foresaw is told by its kind alone: its text may hold paths."""
     status = status_of(error)
-    if status >= 500:
+    if status >= 500 and not isinstance(error, Refused):
         message, kind = f"the server failed ({type(error).__name__}); its log says more", "server_error"
     else:
         message, kind = getattr(error, "message", None) or str(error), KINDS.get(status, "invalid_request_error")

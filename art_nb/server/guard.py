@@ -16,6 +16,7 @@ Besides, to anybody: 403 to a page of another origin, 413 to what is too long, 4
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections import Counter
@@ -118,8 +119,8 @@ class Guard:
         return morsel is not None and self.token.cookie_fits(morsel.value)
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The app, with a body that is counted, whatever its length was said to be."""
-        got, refused = 0, False
+        """The app, with a body that is counted, whatever its length was said to be, and its end when the server stops."""
+        got, refused, begun = 0, False, False
 
         async def counted() -> Message:
             nonlocal got, refused
@@ -132,13 +133,19 @@ class Guard:
             return message
 
         async def marked(message: Message) -> None:
+            nonlocal begun
             if refused:  # what the app makes of half a body is of no interest
                 return
+            begun = True
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *((n.encode(), v.encode()) for n, v in HEADERS.items())]
             await send(message)
 
-        await self.app(scope, counted, marked)
+        try:
+            await self.app(scope, counted, marked)
+        except asyncio.CancelledError:  # uvicorn stops, and has waited long enough for it
+            if scope["type"] == "http" and not begun and not refused:
+                await _refuse(scope, receive, send, Refused(503, "the server stops", **{"retry-after": "1"}))
 
 
 async def _refuse(scope: Scope, receive: Receive, send: Send, refused: Refused) -> None:
