@@ -63,20 +63,23 @@ class _Environment:
         self.conversation = Conversation(self._world, asked, self._customer(asked), self._max_turns)
         return self.conversation.opening
 
+    def _answer(self, name: str, arguments: dict) -> str:
+        if name == "respond":
+            return self.conversation.say(str(arguments["content"]))
+        return self.conversation.call(name, arguments)
+
     def get_reward(self) -> float:
         """1 for a solved task, else 0; a conversation that was broken off is judged as it stands."""
         return self.conversation.reward()
 
 
-def _method(schema: dict) -> Callable[..., str]:
-    """A method that TRL makes this schema from: its signature, types and docstring."""
+def method_of(schema: dict) -> Callable[..., str]:
+    """A method that TRL makes this schema from: its signature, types and docstring. It calls `_answer(name, arguments)`."""
     function = schema["function"]
     name, properties = function["name"], function["parameters"]["properties"]
 
     def method(self, **arguments):
-        if name == "respond":
-            return self.conversation.say(str(arguments["content"]))
-        return self.conversation.call(name, arguments)
+        return self._answer(name, arguments)
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     hints = {key: _type(about) for key, about in properties.items()}
@@ -99,7 +102,7 @@ def _type(about: dict) -> Any:
 
 def _tools_of(environment: type[_Environment]) -> type[_Environment]:
     for schema in [*SCHEMAS[environment.domain], RESPOND]:
-        setattr(environment, schema["function"]["name"], _method(schema))
+        setattr(environment, schema["function"]["name"], method_of(schema))
     return environment
 
 
