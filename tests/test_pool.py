@@ -1,12 +1,14 @@
 """Several samplers asked as one: who gets a conversation, what is counted, and what is asked again."""
 
 import asyncio
+import pickle
 
 import pytest
 from openai.types.chat import ChatCompletion
 
 from art_nb.cluster.pool import Pool, SamplerLost
 from art_nb.inference.chat import RequestError
+from art_nb.server.errors import Refused
 from art_nb.training.names import Names
 
 
@@ -105,3 +107,9 @@ def test_what_can_not_be_asked(tmp_path):
         assert samplers.members[0].asked == []
 
     asyncio.run(main())
+
+
+def test_a_refusal_crosses_from_one_process_to_another():
+    """A sampler that has not been asked for minutes refuses, and is told anew: the status must arrive."""
+    refused = pickle.loads(pickle.dumps(Refused(410, "not known here", retry_after="3")))
+    assert (type(refused), refused.status, str(refused), refused.headers) == (Refused, 410, "not known here", {"retry_after": "3"})

@@ -16,6 +16,10 @@ class Refused(Exception):
         super().__init__(message)
         self.status, self.headers = status, headers
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled whole: Ray hands it from one process to another."""
+        return type(self), (self.status, str(self)), {"headers": self.headers}
+
 
 def status_of(error: Exception) -> int:
     """The HTTP status for what the backend raised; 500 for what it should never raise."""
