@@ -62,7 +62,7 @@ async def compare(folder: str, steps: int) -> dict:
         kind: {
             "steps_per_minute": 60 * steps / seconds[kind],
             "train_s": fmean(step.metrics["train_s"] for step in taken[kind]),
-            "rollout_s": fmean(step.metrics["rollout_s"] for step in taken[kind]),
+            "rollout_s": fmean(step.metrics.get("rollout_s", 0.0) for step in taken[kind]),
             "staleness": fmean(step.staleness for step in taken[kind]),
             "won": 100 * fmean(games[kind]),
         }

@@ -12,6 +12,7 @@ import art_nb as art
 from art_nb.backend import LocalBackend
 from art_nb.cluster.calls import connect
 from art_nb.inference.chat import RequestError
+from art_nb.remote.connection import Gone
 
 ray = pytest.importorskip("ray", reason="Ray has no wheel for this system, or the extra `ray` is not installed")
 
@@ -100,6 +101,8 @@ async def check_refusals(backend, model, base):
     said = [(await ask(model=name, messages=asked, max_tokens=2)).choices[0].policy for name in names]
     assert said == ["m@3", "m@0", str(base)]
     assert await model.get_step() == 3
+    with pytest.raises(Gone):  # a sampler that has been started anew knows no line
+        await backend._of(model).pool.members[0].ask("POST", "/lines/of-before", {"number": 1, "asks": []})
 
 
 def test_a_loop_on_one_sampler_gives_what_it_gives_in_process(cluster, tiny_base, tmp_path):
