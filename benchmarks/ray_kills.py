@@ -7,7 +7,7 @@ then another one takes as many steps in peace.
 `lost` and `doubled`: episodes that are missing from a step, or in it twice, and rows of metrics; `different`: steps whose
 tokens are not those of the quiet run (two samplers round as they are asked together, which can turn a draw, and what follows
 it). `won` and `quiet_won`: share of 200 test games in percent, `low` and `high` the latter's 95% interval; `within`: whether
-`won` lies in it. `killed`: of each kind how many. `ratio`: won over quiet_won.
+`won` lies in it. `killed`: who, while what went on. `ratio`: won over quiet_won.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from collections.abc import Callable
 import psutil
 
 import art_nb as art
+from art_nb.cluster.calls import until_back
+from art_nb.cluster.ray_backend import Spread
 from art_nb.tasks.game_2048 import scenarios
 from benchmarks.gathering import BASE
 from benchmarks.result import print_result, say
@@ -29,7 +31,7 @@ from benchmarks.rise import rate, won
 from benchmarks.time_to_skill import rollout
 
 STEPS, GROUPS, SIZE, GAMES, SAMPLERS = 8, 4, 8, 200, 2
-LONGEST = 4.0  # seconds between a kill and the next one, once all are there again
+LONGEST = 5.0  # seconds until the next kill
 KINDS = ("SamplerActor", "LearnerActor")
 
 
@@ -45,29 +47,40 @@ def actors() -> list[tuple[str, psutil.Process]]:
     return found
 
 
-async def killer(kills: int, draw: random.Random) -> Counter[str]:
-    """Kill as often; of each kind how many."""
+class Doing:
+    """What goes on in a run."""
+
+    text = "begins"
+
+
+async def killer(kills: int, draw: random.Random, spread: Spread, doing: Doing) -> Counter[str]:
+    """Kill as often, one time in five before the last one is back; who, while what went on."""
     killed: Counter[str] = Counter()
+    everyone = [*spread.learners, *(member.actor for member in spread.pool.members)]
     while killed.total() < kills:
+        if draw.random() < 0.8:
+            await asyncio.gather(*map(until_back, everyone))
         await asyncio.sleep(draw.uniform(0, LONGEST))
-        if len(there := actors()) < SAMPLERS + 1:
+        if not (there := actors()):
             continue
         kind, process = draw.choice(there)
         process.kill()
         process.wait()
-        killed[kind] += 1
-        say(f"kill {killed.total()} of {kills}: {kind}")
+        killed[f"{kind} while the run {doing.text}"] += 1
+        say(f"kill {killed.total()} of {kills}: {kind} while the run {doing.text}")
     return killed
 
 
-async def train(model: art.TrainableModel, enough: Callable[[int], bool]) -> int:
+async def train(model: art.TrainableModel, enough: Callable[[int], bool], doing: Doing) -> int:
     """Steps, until there are enough of them; how many."""
     step = 0
     while not enough(step):
+        doing.text = "plays"
         seeds = scenarios("train", (step + 1) * GROUPS)[-GROUPS:]
         groups = await art.gather_trajectory_groups(
             [art.TrajectoryGroup(rollout(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds], pbar_desc=None
         )
+        doing.text = "learns"
         result = await model.train(
             groups, art.TrainConfig(learning_rate=rate(min(step, STEPS - 1), STEPS), turn_discount=0.5)
         )
@@ -91,8 +104,9 @@ async def run(folder: str, kills: int, steps: int, draw: random.Random) -> dict:
     async with art.RayBackend(samplers=SAMPLERS, path=folder, engine="transformers") as backend:
         model = art.TrainableModel(name="m", project="benchmarks", base_model=str(BASE))
         await model.register(backend)
-        killing = asyncio.create_task(killer(kills, draw))
-        training = asyncio.create_task(train(model, lambda step: step >= steps and killing.done()))
+        doing = Doing()
+        killing = asyncio.create_task(killer(kills, draw, backend._of(model), doing))
+        training = asyncio.create_task(train(model, lambda step: step >= steps and killing.done(), doing))
         try:
             await asyncio.wait([killing, training], return_when=asyncio.FIRST_EXCEPTION)
             steps = await training
@@ -102,7 +116,7 @@ async def run(folder: str, kills: int, steps: int, draw: random.Random) -> dict:
             training.cancel()
         rows = Counter(model.history().query("split == 'train'").step)
         return {
-            "steps": steps, "killed": dict(killed), "won": 100 * sum(await won(model, GAMES)) / GAMES,
+            "steps": steps, "killed": dict(sorted(killed.items())), "won": 100 * sum(await won(model, GAMES)) / GAMES,
             "rows": [rows[step] for step in range(1, steps + 1)],
             "learned": [learned(model, step) for step in range(1, steps + 1)],
         }  # fmt: skip
