@@ -101,8 +101,19 @@ async def check_refusals(backend, model, base):
     said = [(await ask(model=name, messages=asked, max_tokens=2)).choices[0].policy for name in names]
     assert said == ["m@3", "m@0", str(base)]
     assert await model.get_step() == 3
-    with pytest.raises(Gone):  # a sampler that has been started anew knows no line
-        await backend._of(model).pool.members[0].ask("POST", "/lines/of-before", {"number": 1, "asks": []})
+    await check_lines(backend._of(model).pool.members[0])
+
+
+async def check_lines(member):
+    """A sampler that was started anew knows no line, and what overtakes another waits for its turn."""
+    with pytest.raises(Gone):
+        await member.ask("POST", "/lines/of-before", {"number": 1, "asks": []})
+    say = lambda number: member.ask("POST", "/lines/new", {"number": number, "asks": []})  # noqa: E731
+    nothing = {"answers": []}
+    assert await say(0) == nothing
+    third = asyncio.create_task(say(2))
+    assert (await asyncio.wait([third], timeout=0.1))[0] == set()
+    assert await asyncio.gather(say(1), third) == [nothing, nothing]
 
 
 def test_a_loop_on_one_sampler_gives_what_it_gives_in_process(cluster, tiny_base, tmp_path):

@@ -25,6 +25,7 @@ from art_nb.remote.line import Line
 from art_nb.rollouts.gathering import Fresh
 from art_nb.training.names import Names
 
+AGAIN = 0.01  # seconds until what came too early is said again
 REMEMBERED = 10_000  # conversations of which is known who has them
 
 
@@ -68,16 +69,20 @@ class Member:
 
         key = path.rpartition("/")[2]
         adapters = self._adapters({ask["request"]["model"] for ask in body["asks"]})
-        try:
-            return {"answers": await self.actor.exchange.remote(key, body, adapters)}
-        except ray.exceptions.RayActorError as error:
-            if self.back is None:
-                self.back = asyncio.create_task(until_back(self.actor))
-            raise SamplerLost(str(error)) from error
-        except ray.exceptions.RayTaskError as error:
-            if getattr(error.cause, "status", None) == 410:  # started anew before its end was noticed
-                raise Gone from error
-            raise
+        while True:
+            try:
+                return {"answers": await self.actor.exchange.remote(key, body, adapters)}
+            except ray.exceptions.RayActorError as error:
+                if self.back is None:
+                    self.back = asyncio.create_task(until_back(self.actor))
+                raise SamplerLost(str(error)) from error
+            except ray.exceptions.RayTaskError as error:
+                status = getattr(error.cause, "status", None)
+                if status == 410:  # started anew before its end was noticed
+                    raise Gone from error
+                if status != 425:  # Ray promises no order: one that has overtaken another comes again
+                    raise
+                await asyncio.sleep(AGAIN)
 
 
 class Pool:
