@@ -187,7 +187,10 @@ def test_conda_installs_what_pyproject_says():
 
 @pytest.mark.parametrize(
     ("notebook", "named", "extras"),
-    [("06_serve", "SERVER", ["server"]), ("07_monitor", "CLIENTS", ["wandb", "langfuse"])],
+    [
+        ("06_serve", "SERVER", ["server"]), ("07_monitor", "CLIENTS", ["wandb", "langfuse"]), ("09_scale_out", "RAY", ["ray"]),
+        ("09_scale_out", "SERVER", ["server"]),
+    ],
 )
 def test_a_notebook_installs_the_extras_that_it_needs(notebook, named, extras):
     cells = json.loads((ROOT / f"notebooks/{notebook}.ipynb").read_text("utf-8"))["cells"]
