@@ -22,12 +22,24 @@ def mend(kind, line):
     return "mend", {"kind": kind, "line": line}
 
 
-def test_the_message_numbers_each_line_and_shows_a_failing_example():
+def test_the_message_numbers_each_line_says_what_can_be_changed_there_and_shows_a_failing_example():
     assert mending.mending_message(PROBLEM).splitlines() == [
-        "def total(numbers, start=0):  # 1", "    result = start  # 3", "    for number in numbers:  # 4",
-        "        if number > 0:  # 5", "            result -= number  # 6", "    return result  # 7",
+        "def total(numbers, start=0):  # 1: default", "    result = start  # 3: variable",
+        "    for number in numbers:  # 4: variable", "        if number > 0:  # 5: case, variable, bound",
+        "            result -= number  # 6: operator, variable", "    return result  # 7: variable",
         "1 of 3 examples pass.", "total([1, 2]) gives -3, not 3",
     ]  # fmt: skip
+
+
+def test_what_is_offered_is_what_the_tool_takes():
+    """On every line of some problems, for every kind."""
+    for problem in problems("val", 12):
+        for line in mending.mending_message(problem).splitlines():
+            code, mark, offer = line.rpartition("  # ")
+            number, _, kinds = offer.partition(": ")
+            for kind in KINDS if mark else ():
+                refused = mending.Mending(problem).call(*mend(kind, int(number))).startswith("Refused")
+                assert refused == (kind not in kinds.split(", ")), (code, kind)
 
 
 def test_the_tools_change_the_code_and_say_how_many_examples_pass(repair):

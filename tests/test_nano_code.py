@@ -9,11 +9,11 @@ from transformers import AutoTokenizer
 from art_nb.course.doctor import NANO_CODE
 from art_nb.inference.prompts import Template
 from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_sandbox, verdict_of
-from art_nb.tasks.code_repair.mutations import KINDS
 from art_nb.tasks.code_repair.problems import Check, problems
 from art_nb.tasks.tool_calls import malformed
 from data.chat_format import Demonstration, encode
 from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, TURNS, DemonstrationsCode, mediocre_mender
+from data.nano_code.maker import offers
 
 
 @pytest.fixture(scope="module")
@@ -72,12 +72,11 @@ def test_the_mender_is_mediocre_as_the_card_says():
     assert 0.05 < repaired / len(chosen) < 0.2 and 1 < tries / len(chosen) < 2  # a try or two
 
 
-def test_hints_say_what_can_be_changed_on_each_line_that_is_shown(task):
-    demonstration = task()
-    lines = [line for line in demonstration.messages[0]["content"].splitlines() if "  # " in line]
-    numbers = [int(line.rpartition("  # ")[2]) for line in lines]
-    allowed = {(kind, n) for n, bits in zip(numbers, demonstration.hints[0], strict=True) for kind, bit in zip(KINDS, bits, strict=True) if bit}
-    assert allowed == set(task.places)
+def test_the_probe_is_told_beside_which_line_each_change_is_offered(tokenizer, task):
+    for _ in range(20):
+        (row,) = encode(tokenizer, [task()])
+        told = [(tokenizer.decode([row.ids[place]]), tokenizer.decode([number])) for place, number in offers(tokenizer, row.ids)]
+        assert len(told) == len(set(told)) and set(told) == {(kind, str(line)) for kind, line in task.places}
 
 
 def test_the_words_of_a_call_are_one_token_each_and_each_has_its_own_distribution(tokenizer):

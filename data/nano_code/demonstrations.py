@@ -1,7 +1,7 @@
 """What the nano base model is taught about repairing code: the tools of `mending`, by a mediocre mender.
 
-It tries a kind of change that the code allows, on a line that allows it, drawn without regard to what the code should do;
-tries nothing twice; now and then answers an example by an `if`; and hands in what it has after a try or two, repaired or
+It tries a kind of change on a line for which it is offered, drawn without regard to what the code should do; tries
+nothing twice; now and then answers an example by an `if`; and hands in what it has after a try or two, repaired or
 not. It works on the course's training functions, their names exchanged. The target is what it might do (a distribution),
 not what was drawn: conversations go on for longer than it would, so that the model also knows how a late turn is written.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 import random
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_message, places
@@ -36,7 +37,7 @@ SYLLABLES = [a + b for a in "bcdfghklmnprstvw" for b in ("a", "e", "i", "o", "u"
 
 
 class DemonstrationsCode:
-    """Repairs of a split's functions. `places`: the (kind, line)s that the code of the last one allowed to change."""
+    """Repairs of a split's functions. `places`: the (kind, line)s that were offered in the last one."""
 
     def __init__(self, rng: random.Random, split: str = "train"):
         self.rng, self.problems = rng, problems(split)
@@ -44,14 +45,11 @@ class DemonstrationsCode:
         self.words = sorted({name for problem in self.problems for name in names(problem)})
 
     def __call__(self, turns: int = TURNS) -> Demonstration:
-        """One repair, of `turns` turns at most. Its hints: for each line of code that is shown, the kinds that it allows."""
+        """One repair, of `turns` turns at most."""
         problem = self.rng.choice(self.problems)
         repair = Mending(problem, max_turns=turns)
-        shown = mending_message(problem)
         self.places = places(repair.given)
-        numbers = [int(number) for number in re.findall(r"  # (\d+)$", shown, re.MULTILINE)]
-        hints = {0: [tuple(int((kind, number) in self.places) for kind in KINDS) for number in numbers]}
-        messages: list[dict] = [{"role": "user", "content": self.renamed(problem, shown)}]
+        messages: list[dict] = [{"role": "user", "content": self.renamed(problem, mending_message(problem))}]
         choices: list[tuple[Shares, ...] | None] = []
         while not repair.over:
             name, arguments, shares = mediocre_mender(self.rng, repair)
@@ -62,7 +60,7 @@ class DemonstrationsCode:
         if self.rng.random() < 0.2:  # where the conversation goes on after the end, as in TRL's loop
             messages.append({"role": "assistant", "content": "done"})
             choices.append(None)
-        return Demonstration(messages[: None if choices[-1] is None else -1], MENDING_TOOLS, choices, hints)
+        return Demonstration(messages[: None if choices[-1] is None else -1], MENDING_TOOLS, choices)
 
     def renamed(self, problem: Problem, text: str) -> str:
         """The text with other words for the function and its variables: words of other functions, and invented ones."""
@@ -95,10 +93,10 @@ def mediocre_mender(rng: random.Random, repair: Mending, patient: bool = True) -
     if name == ANSWER:
         examples = _even(str(n + 1) for n in range(len(repair.problem.visible)))
         return "answer_example", {"example": int(_draw(rng, examples))}, (wanted, examples)
-    there = _even(kind for kind, _ in left)
-    kinds = {kind: (1 - MISREAD) * there.get(kind, 0) + MISREAD / len(KINDS) for kind in KINDS}
+    there = Counter(kind for kind, _ in left)
+    kinds = {kind: (1 - MISREAD) * there[kind] / len(left) + MISREAD / len(KINDS) for kind in KINDS}
     kind = _draw(rng, kinds)
-    lines = _even(str(line) for other, line in left if other == kind or kind not in there)
+    lines = _even(str(line) for other, line in left if other == kind or not there[kind])
     return "mend", {"kind": kind, "line": int(_draw(rng, lines))}, (wanted, kinds, lines)
 
 

@@ -1,14 +1,13 @@
 """Makes data/nano_code, the tiny base model that has watched somebody mend functions: `python -m data nano_code`.
 
-What it is taught, by data/nano_code/demonstrations.py, is to see which kinds of small change a line of code allows, and to
-name one that was not tried yet. No word of the code is ever repeated, so it learns in fewer steps than the email model.
+What it is taught, by data/nano_code/demonstrations.py, is to name a change that stands beside a line of code and was not
+tried yet. No word of the code is ever repeated, so it learns in fewer steps than the email model.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -25,8 +24,10 @@ from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, DemonstrationsCo
 from data.nano_email.maker import CHAT_TEMPLATE, initial_model
 
 # A line break and the indentation after it are one piece, the sign before a line's number is one, and the fixed parts of a
-# tool call are. Numbers are cut into pairs of digits, so that each line's number is one token.
+# tool call are. What stands before a kind of change is apart, so that it is the same token beside a line and in a call.
+# Numbers are cut into pairs of digits, so that each line's number is one token.
 PIECES = (
+    rf"(?:: |, )(?=(?:{'|'.join(KINDS)})\b)|"
     r'\{"name": "\w+", "arguments": \{(?:"\w+": "?)?|", "\w+": "?|"?\}\}|(?:user|assistant|system|tool)\n'
     r"|  # |\n *| of | examples pass\.|\d{1,2}| ?(?:[=!<>+*-]=|//)| ?[A-Za-z_]+| ?[^\sA-Za-z0-9]|\s+"
 )
@@ -50,42 +51,48 @@ def build_tokenizer(demonstrations: list[Demonstration], task: DemonstrationsCod
 def batches(tokenizer, task: DemonstrationsCode, rng: random.Random, tokens: int = 6144) -> Iterator[tuple]:
     """Endless batches of about `tokens` tokens.
 
-    ids (B, T); where answers are predicted (N, 2) and their targets (N, V); where the numbers of lines stand (M, 2) and
-    which kinds of change their lines allow (M, 6).
+    ids (B, T); where answers are predicted (N, 2) and their targets (N, V); where the changes offered beside lines stand
+    (M, 2) and the tokens of their lines' numbers (M).
     """
-    mark = tokenizer.convert_tokens_to_ids(MARK)
     while True:
-        drawn = [task() for _ in range(24)]
-        encoded = encode(tokenizer, [replace(demonstration, hints={}) for demonstration in drawn])
-        pairs = sorted(zip(encoded, drawn, strict=True), key=lambda pair: len(pair[0].ids))
+        rows = sorted(encode(tokenizer, [task() for _ in range(24)]), key=lambda row: len(row.ids))
         # A run of neighbours by length out of twice as many: little of the batch is padding.
-        pairs = pairs[rng.randrange(len(pairs) // 2) :]
-        count = next((n for n, (row, _) in enumerate(pairs) if (n + 1) * len(row.ids) > tokens), len(pairs))
-        rows = [row for row, _ in pairs[:count]]
+        rows = rows[rng.randrange(len(rows) // 2) :]
+        rows = rows[: next((n for n, row in enumerate(rows) if (n + 1) * len(row.ids) > tokens), len(rows))]
         ids, answers = nano_model.stack(tokenizer, rows)
-        numbers = [(b, p + 1) for b, row in enumerate(rows) for p, token in enumerate(row.ids) if token == mark]
-        allowed = [labels for _, demonstration in pairs[:count] for labels in demonstration.hints[0]]
-        targets = nano_model.targets(tokenizer, rows)
-        yield ids, answers, targets, torch.tensor(numbers), torch.tensor(allowed, dtype=torch.float32)
+        offered = [(b, place, number) for b, row in enumerate(rows) for place, number in offers(tokenizer, row.ids)]
+        changes, numbers = torch.tensor([place for *place, _ in offered]), torch.tensor([number for *_, number in offered])
+        yield ids, answers, nano_model.targets(tokenizer, rows), changes, numbers
+
+
+def offers(tokenizer, ids: list[int]) -> Iterator[tuple[int, int]]:
+    """(place, the token of its line's number) of each kind of change that stands beside a line."""
+    mark, kinds = tokenizer.convert_tokens_to_ids(MARK), set(tokenizer.convert_tokens_to_ids(list(KINDS)))
+    between = set(tokenizer.convert_tokens_to_ids([": ", ", "]))
+    number = 0
+    for place, token in enumerate(ids):
+        if ids[place - 1] == mark:
+            number = token
+        elif token in kinds and ids[place - 1] in between:
+            yield place, number
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:
     """Supervised training. Each step yields its loss of the answers in nats a token, less the targets' own entropy.
 
-    A linear probe behind the second layer must tell from each line's number which kinds of change the line allows, and is
-    thrown away.
+    A linear probe behind the second layer must tell beside which line each change is offered, and is thrown away.
     """
     rng = random.Random(seed)
     middle: dict[str, torch.Tensor] = {}
     layer = model.model.layers[model.config.num_hidden_layers // 2 - 1]
     hook = layer.register_forward_hook(lambda _, __, out: middle.update(hidden=out))
-    probe = torch.nn.Linear(model.config.hidden_size, len(KINDS)).to(model.device)
+    probe = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size).to(model.device)
 
-    def backward(ids, answers, target, numbers, allowed) -> torch.Tensor:
+    def backward(ids, answers, target, changes, numbers) -> torch.Tensor:
         hidden = model.model(input_ids=ids).last_hidden_state
         logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
         answer_loss = F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
-        told = F.binary_cross_entropy_with_logits(probe(middle["hidden"][numbers[:, 0], numbers[:, 1]]), allowed)
+        told = F.cross_entropy(probe(middle["hidden"][changes[:, 0], changes[:, 1]]), numbers)
         (answer_loss + told).backward()
         return answer_loss
 
@@ -96,7 +103,7 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
 def evaluate(model, tokenizer, seed: int, prompts: int = 300) -> dict[str, float]:
     """Sampled calls (temperature 1) in conversations about the validation functions, which were not learnt from.
 
-    The shares of calls that are well formed; of `mend`s, those that the line allows, and those that were not made before.
+    The shares of calls that are well formed; of `mend`s, those that were offered, and those that were not made before.
     """
     torch.manual_seed(seed)
     task = DemonstrationsCode(random.Random(seed), "val")
@@ -126,7 +133,7 @@ library_name: transformers
 
 A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
 made for this course. It has watched a mediocre mender. It calls the tools of `art_nb.tasks.code_repair.mending` as they want
-to be called and sees which kinds of small change a line of Python allows; `python -m benchmarks.rise_code` measures how
+to be called and names changes that are offered beside the lines of code; `python -m benchmarks.rise_code` measures how
 much it repairs, before and after training. It knows nothing else: no English, and not what code does.
 
 Made by `python -m data nano_code` (data/nano_code/maker.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
@@ -135,11 +142,11 @@ Made by `python -m data nano_code` (data/nano_code/maker.py) in {minutes} minute
 | --- | --- |
 | task | {task} |
 | data | repairs of the course's training functions, with other names, generated by data/nano_code/demonstrations.py while training; none is stored |
-| what they teach | the tools, and what can be changed where. The target is the even distribution over what was not tried yet, and to hand in after a try or two whatever comes of it. No skilled repair is in them |
-| training | {steps} steps of about 6,144 tokens; a linear probe had to tell which kinds of change each line allows and was then thrown away |
+| what they teach | the tools, and what can be changed where. The target is the even distribution over what is offered and was not tried yet, and to hand in after a try or two whatever comes of it. No skilled repair is in them |
+| training | {steps} steps of about 6,144 tokens; a linear probe had to tell beside which line each change is offered and was then thrown away |
 | final loss of the answers, less the targets' own entropy | {answer_loss} nats a token |
 | well-formed calls about functions that it did not learn from | {well_formed:.1%} |
-| of its `mend`s, those that the line allows / that were not made before | {allowed:.1%} / {new:.1%} |
+| of its `mend`s, those that were offered / that were not made before | {allowed:.1%} / {new:.1%} |
 
 training.json holds these figures and the losses of the first steps; tests/test_data.py makes those again. SHA256SUMS lists the
 files' hashes; `python -m art_nb doctor` checks them. Licence: Apache-2.0, as all of the project.

@@ -1,9 +1,9 @@
 """Repairing code in few words: the agent says where and what kind of change, the tool tries the small changes there.
 
 It is the task of `environment`, made smaller for a model that can't write code: same problems, same hidden tests, same
-reward. What is made smaller: an edit is no text but a kind of small change (`mutations.KINDS`) and a line, and every edit
-starts again from the code as it was given. No tool knows where the bug is; all that they tell comes from running the
-examples.
+reward. What is made smaller: an edit is no text but a kind of small change (`mutations.KINDS`) and a line, every edit
+starts again from the code as it was given, and beside each line stand the kinds of change that there are for it. Nothing
+that is said depends on where the bug is; what the tools tell comes from running the examples.
 """
 
 from __future__ import annotations
@@ -42,14 +42,23 @@ def mending_sandbox() -> Sandbox:
 
 
 def mending_message(problem: Problem, sandbox: Sandbox | None = None) -> str:
-    """What the agent is asked: each line with its number, and the first example that fails.
+    """What the agent is asked: each line with its number and the kinds of small change that can be made there, as an editor
+    would offer them, and the first example that fails.
 
     The docstring is left out: it is for readers of English.
     """
     text = _source(problem)
     verdict = verdict_of(sandbox or mending_sandbox(), text, problem.visible)
-    code = [f"{line}  # {number}" for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith('"""')]
+    code = [
+        f"{line}  # {number}{_offer(text, number)}"
+        for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith('"""')
+    ]  # fmt: skip
     return "\n".join([*code, *verdict.said(most=1).splitlines()])
+
+
+def _offer(text: str, number: int) -> str:
+    kinds = [kind for kind, line in places(text) if line == number]
+    return f": {', '.join(kinds)}" if kinds else ""
 
 
 class Mending(CodeRepair):
