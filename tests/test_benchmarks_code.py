@@ -8,11 +8,12 @@ from test_benchmarks import printed
 from test_benchmarks_email import Scripted, written
 
 from art_nb.tasks.code_repair import problems
-from art_nb.tasks.code_repair.mending import MENDING_TURNS
+from art_nb.tasks.code_repair.mending import MENDING_TURNS, places
 from benchmarks import rise_code, rollout_code
 
 PROBLEM = next(problem for problem in problems("train") if problem.bug.kind == "operator")
-REPAIR = [("mend", {"kind": "operator", "line": PROBLEM.bug.line}), ("submit", {})]
+CHANGE = places(next(iter(PROBLEM.files.values()))).index(("operator", PROBLEM.bug.line)) + 1
+REPAIR = [("mend", {"change": CHANGE}), ("submit", {})]
 CHEAT = [*(("answer_example", {"example": n}) for n in (1, 2, 3)), ("submit", {})]
 
 

@@ -7,7 +7,7 @@ import pytest
 from test_code_repair import BUG, MODULE, PROBLEM, RIGHT
 
 from art_nb.tasks.code_repair import mending
-from art_nb.tasks.code_repair.mutations import KINDS, mutations
+from art_nb.tasks.code_repair.mutations import mutations
 from art_nb.tasks.code_repair.players import play
 from art_nb.tasks.code_repair.problems import Bug, problems
 from art_nb.tasks.code_repair.trials import judge, special_cases
@@ -19,27 +19,35 @@ def repair():
 
 
 def mend(kind, line):
-    return "mend", {"kind": kind, "line": line}
+    """The call that tries the changes of a kind on a line of PROBLEM's code."""
+    return "mend", {"change": mending.places(PROBLEM.files["total.py"]).index((kind, line)) + 1}
 
 
-def test_the_message_numbers_each_line_says_what_can_be_changed_there_and_shows_a_failing_example():
+def test_the_message_numbers_what_can_be_changed_and_shows_a_failing_example():
     assert mending.mending_message(PROBLEM).splitlines() == [
-        "def total(numbers, start=0):  # 1: default", "    result = start  # 3: variable",
-        "    for number in numbers:  # 4: variable", "        if number > 0:  # 5: case, variable, bound",
-        "            result -= number  # 6: operator, variable", "    return result  # 7: variable",
+        "def total(numbers, start=0):  # default 1", "    result = start  # variable 2",
+        "    for number in numbers:  # variable 3", "        if number > 0:  # case 4, variable 5, bound 6",
+        "            result -= number  # operator 7, variable 8", "    return result  # variable 9",
         "1 of 3 examples pass.", "total([1, 2]) gives -3, not 3",
     ]  # fmt: skip
 
 
-def test_what_is_offered_is_what_the_tool_takes():
-    """On every line of some problems, for every kind."""
-    for problem in problems("val", 12):
-        for line in mending.mending_message(problem).splitlines():
-            code, mark, offer = line.rpartition("  # ")
-            number, _, kinds = offer.partition(": ")
-            for kind in KINDS if mark else ():
-                refused = mending.Mending(problem).call(*mend(kind, int(number))).startswith("Refused")
-                assert refused == (kind not in kinds.split(", ")), (code, kind)
+def test_a_number_stands_for_what_is_written_before_it():
+    """For every number that is shown, the tool tries that kind on that line; it takes no other number."""
+    for problem in problems("val")[:40:5]:
+        (text,) = problem.files.values()
+        message = mending.mending_message(problem)
+        offers = [
+            (line.rpartition("  # ")[0], *offer.split()) for line in message.splitlines() if "  # " in line
+            for offer in line.rpartition("  # ")[2].split(", ")
+        ]  # fmt: skip
+        repair = mending.Mending(problem, max_turns=99)
+        for code, _, number in offers:
+            assert not repair.call("mend", {"change": int(number)}).startswith("Refused"), (code, number)
+        lines = text.splitlines()
+        assert [(lines[line - 1], kind) for kind, line in repair.tried] == [(code, kind) for code, kind, _ in offers]
+        for wrong in (0, len(offers) + 1):
+            assert repair.call("mend", {"change": wrong}) == f"Refused: changes are numbered from 1 to {len(offers)}."
 
 
 def test_the_tools_change_the_code_and_say_how_many_examples_pass(repair):
@@ -55,11 +63,10 @@ def test_the_tools_change_the_code_and_say_how_many_examples_pass(repair):
 
 
 def test_what_makes_no_sense_is_refused_in_words(repair):
-    assert repair.call(*mend("luck", 5)) == f'Refused: "luck" is no kind of change; there are {", ".join(KINDS)}.'
-    assert repair.call(*mend("operator", 99)) == "Refused: nothing on line 99 can be changed so."
+    assert repair.call("mend", {"change": 99}) == "Refused: changes are numbered from 1 to 9."
     assert repair.call("answer_example", {"example": 0}) == "Refused: examples are counted from 1 to 3."
-    assert repair.refused == 3 and repair.edits == 0 and not repair.over
-    assert repair.call("mend", {"kind": "operator", "line": "6"}).startswith("Malformed: line must be an integer")
+    assert repair.refused == 2 and repair.edits == 0 and not repair.over
+    assert repair.call("mend", {"change": "6"}).startswith("Malformed: change must be an integer")
     assert repair.ended_by == "malformed"
     assert mending.Mending(PROBLEM).call("run_tests", {}).startswith('Malformed: there is no tool "run_tests"')
     with pytest.raises(ValueError, match="only a problem of one file"):
@@ -73,9 +80,9 @@ def test_the_best_of_the_changes_is_the_one_found_by_trying_them_by_hand():
         problem = next(p for p in problems("val") if p.bug.kind == kind)
         ((file, text),) = problem.files.items()
         given = sum(judge(sandbox, problem.files, problem.visible).passes)
-        for place in mending.places(text):
+        for number, place in enumerate(mending.places(text), 1):
             repair = mending.Mending(problem)
-            said = repair.call(*mend(*place))
+            said = repair.call("mend", {"change": number})
             tried = [m.text for m in mutations(text) if (m.kind, m.first) == place]
             passing = [sum(judge(sandbox, {file: other}, problem.visible).passes) for other in tried]
             assert said == f"{max(passing + [given])} of 3 examples pass." and repair.runs == len(tried)
@@ -116,5 +123,5 @@ def test_the_environment_repairs_as_the_task_does():
     environment = mending.MendingEnvironment([PROBLEM])
     assert environment.reset(problem="p", prompt="ignored") == mending.mending_message(PROBLEM)
     environment.answer_example(1)
-    environment.mend("operator", 6)
+    environment.mend(7)
     assert environment.submit() == "Thank you." and environment.get_reward() == pytest.approx(2.3)

@@ -1,6 +1,7 @@
 """The base model that mends functions: what it is shown, and how it reads. test_data.py makes it."""
 
 import random
+import re
 from itertools import pairwise
 
 import pytest
@@ -9,11 +10,12 @@ from transformers import AutoTokenizer
 from art_nb.course.doctor import NANO_CODE
 from art_nb.inference.prompts import Template
 from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_sandbox, verdict_of
+from art_nb.tasks.code_repair.mutations import KINDS
 from art_nb.tasks.code_repair.problems import Check, problems
 from art_nb.tasks.tool_calls import malformed
 from data.chat_format import Demonstration, encode
 from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, TURNS, DemonstrationsCode, mediocre_mender
-from data.nano_code.maker import offers
+from data.nano_code.maker import batches
 
 
 @pytest.fixture(scope="module")
@@ -72,28 +74,30 @@ def test_the_mender_is_mediocre_as_the_card_says():
     assert 0.05 < repaired / len(chosen) < 0.2 and 1 < tries / len(chosen) < 2  # a try or two
 
 
-def test_the_probe_is_told_beside_which_line_each_change_is_offered(tokenizer, task):
-    for _ in range(20):
-        (row,) = encode(tokenizer, [task()])
-        told = [(tokenizer.decode([row.ids[place]]), tokenizer.decode([number])) for place, number in offers(tokenizer, row.ids)]
-        assert len(told) == len(set(told)) and set(told) == {(kind, str(line)) for kind, line in task.places}
+def test_the_probe_is_told_the_kind_of_each_change_that_is_offered(tokenizer, task):
+    ids, _, _, changes, kinds = next(batches(tokenizer, task, random.Random(0)))
+    for row, tokens in enumerate(ids):
+        first = tokenizer.decode(tokens).partition("<|im_end|>\n<|im_start|>assistant")[0]
+        shown = re.findall(r"(?:  # |, )([a-z]+) (\d+)(?=, [a-z]+ \d+|\n)", first)
+        told = [(KINDS[kind], tokenizer.decode([tokens[place]])) for (b, place), kind in zip(changes, kinds, strict=True) if b == row]
+        assert told == shown and [int(number) for _, number in shown] == list(range(1, len(shown) + 1))
 
 
 def test_the_words_of_a_call_are_one_token_each_and_each_has_its_own_distribution(tokenizer):
-    function = {"name": "mend", "arguments": {"kind": "bound", "line": 12}}
+    function = {"name": "mend", "arguments": {"change": 12}}
     said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
-    shares = ({MEND: 0.5, SUBMIT: 0.5}, {"bound": 0.75, "case": 0.25}, {"12": 0.5, "3": 0.5})
-    messages = [{"role": "user", "content": "def f(a):  # 12"}, said]
+    shares = ({MEND: 0.5, SUBMIT: 0.5}, {"12": 0.75, "3": 0.25})
+    messages = [{"role": "user", "content": "def f(a):  # bound 12"}, said]
     (row,) = encode(tokenizer, [Demonstration(messages, MENDING_TOOLS, [shares])])
     targets = [{tokenizer.decode([token]): p for token, p in target.items()} for _, target in row.answers]
     assert [target for target in targets if len(target) > 1] == list(shares)
     assert [row.ids[p] for p, _ in row.answers] == tokenizer.encode(
-        '<tool_call>{"name": "mend", "arguments": {"kind": "bound", "line": 12}}</tool_call><|im_end|>', add_special_tokens=False
+        '<tool_call>{"name": "mend", "arguments": {"change": 12}}</tool_call><|im_end|>', add_special_tokens=False
     )
 
 
 def test_any_text_survives_and_the_template_only_ever_extends(tokenizer, demonstrations):
-    for text in ("    return x  # 7", "\u202eabc\n", "🙂 \x00", "<|im_end|", "ß" * 50, '"}}</tool_call'):
+    for text in ("    return x  # variable 7", "\u202eabc\n", "🙂 \x00", "<|im_end|", "ß" * 50, '"}}</tool_call'):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     assert Template(tokenizer, MENDING_TOOLS, {}).by_message
     messages = max((demonstration.messages for demonstration in demonstrations), key=len)
@@ -101,4 +105,4 @@ def test_any_text_survives_and_the_template_only_ever_extends(tokenizer, demonst
         tokenizer.apply_chat_template(messages[:k], tools=MENDING_TOOLS, tokenize=False) for k in range(1, len(messages) + 1)
     ]
     assert len(texts) > 5 and all(longer.startswith(shorter) for shorter, longer in pairwise(texts))
-    assert "mend(kind, line)\n" in texts[0]
+    assert "mend(change)\n" in texts[0]

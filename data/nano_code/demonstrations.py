@@ -1,9 +1,9 @@
 """What the nano base model is taught about repairing code: the tools of `mending`, by a mediocre mender.
 
-It tries a kind of change on a line for which it is offered, drawn without regard to what the code should do; tries
-nothing twice; now and then answers an example by an `if`; and hands in what it has after a try or two, repaired or
-not. It works on the course's training functions, their names exchanged. The target is what it might do (a distribution),
-not what was drawn: conversations go on for longer than it would, so that the model also knows how a late turn is written.
+It tries a change that is offered, drawn without regard to what the code should do; tries nothing twice; now and then
+answers an example by an `if`; and hands in what it has after a try or two, repaired or not. It works on the course's
+training functions, their names exchanged. The target is what it might do (a distribution), not what was drawn:
+conversations go on for longer than it would, so that the model also knows how a late turn is written.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from __future__ import annotations
 import ast
 import random
 import re
-from collections import Counter
 from collections.abc import Iterable
 
 from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_message, places
-from art_nb.tasks.code_repair.mutations import KINDS
 from art_nb.tasks.code_repair.problems import Problem, problems
 from data.demonstration import Demonstration
 
@@ -23,7 +21,7 @@ Shares = dict[str, float]
 
 # How each call begins, and how likely the mender is to make it: at first, after a try that did not help, and when all
 # examples pass; and how likely a call is to be shown.
-MEND = '{"name": "mend", "arguments": {"kind": "'
+MEND = '{"name": "mend", "arguments": {"change": '
 ANSWER = '{"name": "answer_example", "arguments": {"example": '
 SUBMIT = '{"name": "submit", "arguments": {'
 FIRST = {MEND: 0.8, ANSWER: 0.1, SUBMIT: 0.1}
@@ -32,23 +30,22 @@ PASSING = {MEND: 0.15, ANSWER: 0.05, SUBMIT: 0.8}
 SHOWN = {MEND: 0.84, ANSWER: 0.11, SUBMIT: 0.05}
 SHOWN_PASSING = {MEND: 0.3, ANSWER: 0.1, SUBMIT: 0.6}
 TURNS = 6  # of a conversation that is shown, at most
-MISREAD = 0.03  # the share of kinds that it sees where there is none: what the tool then says must have been seen
 SYLLABLES = [a + b for a in "bcdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "in", "ot", "us")]
 
 
 class DemonstrationsCode:
-    """Repairs of a split's functions. `places`: the (kind, line)s that were offered in the last one."""
+    """Repairs of a split's functions. `offered`: how many changes were offered in the last one."""
 
     def __init__(self, rng: random.Random, split: str = "train"):
         self.rng, self.problems = rng, problems(split)
-        self.places: list[tuple[str, int]] = []
+        self.offered = 0
         self.words = sorted({name for problem in self.problems for name in names(problem)})
 
     def __call__(self, turns: int = TURNS) -> Demonstration:
         """One repair, of `turns` turns at most."""
         problem = self.rng.choice(self.problems)
         repair = Mending(problem, max_turns=turns)
-        self.places = places(repair.given)
+        self.offered = len(places(repair.given))
         messages: list[dict] = [{"role": "user", "content": self.renamed(problem, mending_message(problem))}]
         choices: list[tuple[Shares, ...] | None] = []
         while not repair.over:
@@ -85,7 +82,7 @@ def mediocre_mender(rng: random.Random, repair: Mending, patient: bool = True) -
 
     patient: goes on for longer than the mender would.
     """
-    left = [place for place in places(repair.given) if place not in repair.tried]
+    left = [change for change, place in enumerate(places(repair.given), 1) if place not in repair.tried]
     wanted = PASSING if repair.seen else LATER if repair.turns else FIRST
     name = _draw(rng, wanted if not patient else SHOWN_PASSING if repair.seen else SHOWN)
     if name == SUBMIT or (name == MEND and not left):
@@ -93,16 +90,13 @@ def mediocre_mender(rng: random.Random, repair: Mending, patient: bool = True) -
     if name == ANSWER:
         examples = _even(str(n + 1) for n in range(len(repair.problem.visible)))
         return "answer_example", {"example": int(_draw(rng, examples))}, (wanted, examples)
-    there = Counter(kind for kind, _ in left)
-    kinds = {kind: (1 - MISREAD) * there[kind] / len(left) + MISREAD / len(KINDS) for kind in KINDS}
-    kind = _draw(rng, kinds)
-    lines = _even(str(line) for other, line in left if other == kind or not there[kind])
-    return "mend", {"kind": kind, "line": int(_draw(rng, lines))}, (wanted, kinds, lines)
+    changes = _even(map(str, left))
+    return "mend", {"change": int(_draw(rng, changes))}, (wanted, changes)
 
 
 def _even(words: Iterable[str]) -> Shares:
-    """The same share for each word; of a word that comes twice one."""
-    known = list(dict.fromkeys(words))
+    """The same share for each word."""
+    known = list(words)
     return dict.fromkeys(known, 1 / len(known))
 
 

@@ -23,7 +23,7 @@ MOST_LINES = 60  # shown at once
 OVER = "The repair is over."
 PLACE = 0.2  # paid for finding the place
 
-_INTEGERS = ("first", "last", "line", "example")
+_INTEGERS = ("first", "last", "line", "example", "change")
 
 
 def tool_schema(name: str, description: str, required: Iterable[str] = (), /, **parameters: str) -> dict:

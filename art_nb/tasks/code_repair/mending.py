@@ -1,9 +1,10 @@
-"""Repairing code in few words: the agent says where and what kind of change, the tool tries the small changes there.
+"""Repairing code in few words: beside each line stand the kinds of small change there are for it, numbered, and the agent
+says a number.
 
 It is the task of `environment`, made smaller for a model that can't write code: same problems, same hidden tests, same
-reward. What is made smaller: an edit is no text but a kind of small change (`mutations.KINDS`) and a line, every edit
-starts again from the code as it was given, and beside each line stand the kinds of change that there are for it. Nothing
-that is said depends on where the bug is; what the tools tell comes from running the examples.
+reward. What is made smaller: an edit is no text but a kind of small change (`mutations.KINDS`) on a line, and every edit
+starts again from the code as it was given. Nothing that is said depends on where the bug is: what the tools tell comes from
+running the examples.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from functools import cache, lru_cache
 from typing import Any
 
 from art_nb.tasks.code_repair.environment import CodeRepair, tool_schema
-from art_nb.tasks.code_repair.mutations import KINDS, Mutation, mutations
+from art_nb.tasks.code_repair.mutations import Mutation, mutations
 from art_nb.tasks.code_repair.players import Player, special_cased
 from art_nb.tasks.code_repair.problems import Check, Problem, load_problems
 from art_nb.tasks.code_repair.sandbox import Limits, MontySandbox, Sandbox
 from art_nb.tasks.code_repair.trials import Verdict, judge
-from art_nb.tasks.tool_calls import quoted
 
 MENDING_TURNS = 8
 
@@ -27,8 +27,8 @@ MENDING_TOOLS = [
     tool_schema("answer_example", "Write an if that answers an example.", ["example"], example="its number, from 1."),
     tool_schema(
         "mend",
-        "Try the small changes of one kind on one line of the code as it was given; the best is kept if it is any better.",
-        ["kind", "line"], kind=f"{', '.join(KINDS[:-1])} or {KINDS[-1]}.", line="the line's number.",
+        "Try the small changes that a number stands for, on the code as it was given; the best is kept if it is any better.",
+        ["change"], change="its number, from 1.",
     ),
     tool_schema("submit", "Hand in the code as it is. This ends the repair."),
 ]  # fmt: skip
@@ -42,23 +42,23 @@ def mending_sandbox() -> Sandbox:
 
 
 def mending_message(problem: Problem, sandbox: Sandbox | None = None) -> str:
-    """What the agent is asked: each line with its number and the kinds of small change that can be made there, as an editor
-    would offer them, and the first example that fails.
+    """What the agent is asked: each line with the kinds of small change that there are for it, numbered, as an editor might
+    offer them, and the first example that fails.
 
     The docstring is left out: it is for readers of English.
     """
     text = _source(problem)
     verdict = verdict_of(sandbox or mending_sandbox(), text, problem.visible)
     code = [
-        f"{line}  # {number}{_offer(text, number)}"
+        line + _offer(text, number)
         for number, line in enumerate(text.splitlines(), 1) if not line.lstrip().startswith('"""')
     ]  # fmt: skip
     return "\n".join([*code, *verdict.said(most=1).splitlines()])
 
 
 def _offer(text: str, number: int) -> str:
-    kinds = [kind for kind, line in places(text) if line == number]
-    return f": {', '.join(kinds)}" if kinds else ""
+    kinds = [f"{kind} {change}" for change, (kind, line) in enumerate(places(text), 1) if line == number]
+    return f"  # {', '.join(kinds)}" if kinds else ""
 
 
 class Mending(CodeRepair):
@@ -78,12 +78,12 @@ class Mending(CodeRepair):
         super().__init__(problem, sandbox or mending_sandbox(), max_turns, paid_by)
         self.tried: list[tuple[str, int]] = []
 
-    def _mend(self, kind: str, line: int) -> str:
-        if kind not in KINDS:
-            return self._refuse(f"{quoted(kind)} is no kind of change; there are {', '.join(KINDS)}")
+    def _mend(self, change: int) -> str:
+        offered = places(self.given)
+        if not 1 <= change <= len(offered):
+            return self._refuse(f"changes are numbered from 1 to {len(offered)}")
+        kind, line = offered[change - 1]
         changes = small_changes(self.given, kind, line)
-        if not changes:
-            return self._refuse(f"nothing on line {line} can be changed so")
         (file,) = self.files
         self.tried.append((kind, line))
         self.edits += 1
@@ -119,14 +119,14 @@ class Mending(CodeRepair):
 
 
 def random_mender(rng: random.Random, tries: int) -> Player:
-    """Tries what the code allows, drawn blindly, nothing twice; submits when all examples pass, or after so many tries."""
+    """Tries what is offered, drawn blindly, nothing twice; submits when all examples pass, or after so many tries."""
 
     def player(repair: CodeRepair) -> None:
         (text,) = repair.problem.files.values()
-        drawn = places(text)
+        drawn = list(range(1, len(places(text)) + 1))
         rng.shuffle(drawn)
-        for kind, line in drawn[: min(tries, repair.max_turns - 1)]:
-            repair.call("mend", {"kind": kind, "line": line})
+        for change in drawn[: min(tries, repair.max_turns - 1)]:
+            repair.call("mend", {"change": change})
             if repair.seen:
                 break
         repair.call("submit", {})
@@ -152,7 +152,7 @@ def _all_changes(text: str) -> list[Mutation]:
 
 
 def places(text: str) -> list[tuple[str, int]]:
-    """Each (kind, line) for which there is a small change of the text, in its order."""
+    """Each (kind, line) for which there is a small change of the text, in its order: what is offered, numbered from 1."""
     return list(dict.fromkeys((change.kind, change.first) for change in _all_changes(text)))
 
 
@@ -193,15 +193,14 @@ class MendingEnvironment:
         """
         return self.repair.call("answer_example", {"example": example})
 
-    def mend(self, kind: str, line: int) -> str:
+    def mend(self, change: int) -> str:
         """
-        Try the small changes of one kind on one line of the code as it was given; the best is kept if it is any better.
+        Try the small changes that a number stands for, on the code as it was given; the best is kept if it is any better.
 
         Args:
-            kind: operator, bound, variable, case, arguments or default.
-            line: the line's number.
+            change: its number, from 1.
         """
-        return self.repair.call("mend", {"kind": kind, "line": line})
+        return self.repair.call("mend", {"change": change})
 
     def submit(self) -> str:
         """
