@@ -7,8 +7,8 @@ percent, `tries`, the mean number of `mend` calls, each with its rise and 95% in
 seconds of training. `drawn` is measured at temperature 1, as in training, `used` at 0.5. `at_random` is the share that
 somebody repairs who draws as many tries blindly, without trying anything twice. `ratio` is
 what is repaired after over before, drawn, in the mean. `--split val` is for choosing settings: test problems stay unseen.
-`--reward` chooses what is paid: `simple` 1 for a repair and -1 for a malformed call, `visible` the same for passing the
-examples, `whole` the task's reward.
+`--reward` chooses what is paid: `simple` what `Mending.gains` says, each call for what it did, `visible` the same for
+passing the examples, `whole` the task's reward.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import asyncio
 import random
 import tempfile
 import time
+from itertools import islice
 from statistics import fmean
 
 import art_nb as art
@@ -30,27 +31,28 @@ from benchmarks.rise_email import rises
 from benchmarks.rollout_code import CODE_BASE, rollout
 
 STEPS, GROUPS, SIZE = 24, 16, 8  # groups a step, repairs in a group
-LEARNING_RATE, LAST_SHARE = 2.5e-3, 0.1  # it falls in a line, to this share
+LEARNING_RATE, LAST_SHARE = 1.5e-3, 0.1  # it falls in a line, to this share
 PROBLEMS = {"test": 200, "val": 93}
 TEMPERATURES = {"drawn": 1.0, "used": 0.5}
 MEASURED = {"repaired": 100, "only_visible": 100, "special": 100, "malformed": 100, "tries": 1}  # metric: 100 for percent
 
 
 def config(step: int, steps: int) -> art.TrainConfig:
-    """The settings of one training step, counted from 0."""
+    """The settings of one training step, counted from 0. A call is paid for what it did, and not for later ones."""
     rate = LEARNING_RATE * (1 - (1 - LAST_SHARE) * step / max(1, steps - 1))
-    return art.TrainConfig(learning_rate=rate, turn_discount=1.0)
+    return art.TrainConfig(learning_rate=rate, turn_discount=0.0, scale_rewards="batch")
 
 
 async def paid(model: art.TrainableModel, problem: Problem, reward: str, temperature: float = 1.0) -> art.Trajectory:
     """One repair with the reward "simple", "visible" or "whole"."""
-    trajectory, repair = await rollout(model, problem, temperature=temperature)
+    paid_by = "visible" if reward == "visible" else "hidden"
+    trajectory, repair = await rollout(model, problem, temperature=temperature, paid_by=paid_by)
     metrics = trajectory.metrics
     metrics |= {"special": float(bool(special_cases(problem, repair.files))), "tries": float(len(repair.tried))}
     if reward != "whole":
-        trajectory.reward = metrics["repaired" if reward == "simple" else "visible_pass"] - metrics["malformed"]
-        # Each call is held against those that the group made at the same turn: who tried on, and who handed in.
-        trajectory.turn_rewards = [0.0] * (len(trajectory.choices()) - 1) + [trajectory.reward]
+        gains, answers = iter(repair.gains), trajectory.choices()
+        trajectory.turn_rewards = [sum(islice(gains, max(1, len(said.message.tool_calls or [])))) for said in answers]
+        trajectory.reward = sum(trajectory.turn_rewards)
     return trajectory
 
 

@@ -46,10 +46,12 @@ def test_a_repair_and_a_cheat_are_paid_as_the_reward_says():
         return asyncio.run(rise_code.paid(Scripted(map(written, calls)), PROBLEM, reward))
 
     repair, cheat, nothing = (paid(calls, "simple") for calls in (REPAIR, CHEAT, [None]))
-    assert (repair.reward, cheat.reward, nothing.reward) == (1, 0, -1)
+    assert (repair.reward, cheat.reward, nothing.reward) == (1, -0.25, -1)
     assert (repair.metrics["special"], cheat.metrics["special"], repair.metrics["tries"]) == (0, 1, 1)
     assert [paid(calls, "visible").reward for calls in (REPAIR, CHEAT, [None])] == [1, 1, -1]
-    assert repair.turn_rewards == [0, 1] and cheat.turn_rewards == [0, 0, 0, 0]
+    assert repair.turn_rewards == [1, 0] and cheat.turn_rewards == [0, 0, 0, -0.25]
+    both = asyncio.run(rise_code.paid(Scripted(["".join(map(written, REPAIR))]), PROBLEM, "simple"))
+    assert both.turn_rewards == [1] and both.metrics["turns"] == 2  # an answer of two calls earns what both do
     whole = paid(REPAIR, "whole")
     assert whole.reward == pytest.approx(2.4) and whole.turn_rewards is None
     assert json.loads(whole.choices()[0].message.tool_calls[0].function.arguments) == REPAIR[0][1]

@@ -95,6 +95,7 @@ class CodeRepair:
     """
 
     tools = TOOLS
+    out_of_turns = "turns"  # what ended_by says of a repair whose turns ran out
 
     def __init__(
         self, problem: Problem, sandbox: Sandbox | None = None, max_turns: int = MAX_TURNS, paid_by: str = "hidden"
@@ -136,7 +137,7 @@ class CodeRepair:
         else:
             result = getattr(self, f"_{name}")(**given)
             if self.turns >= self.max_turns and not self.over:
-                self.ended_by = "turns"
+                self.ended_by = self.out_of_turns
                 result += f"\n{OVER}"
         self.turn_rewards.append(self.reward() - sum(self.turn_rewards) if self.over else self._place() - place)
         return result

@@ -2,9 +2,9 @@
 says a number.
 
 It is the task of `environment`, made smaller for a model that can't write code: same problems, same hidden tests, same
-reward. What is made smaller: an edit is no text but a kind of small change (`mutations.KINDS`) on a line, and every edit
-starts again from the code as it was given. Nothing that is said depends on where the bug is: what the tools tell comes from
-running the examples.
+reward. What is made smaller: an edit is no text but a kind of small change (`mutations.KINDS`) on a line, every edit starts
+again from the code as it was given and is kept if more examples pass than before, and after the last turn the code counts
+as handed in. Nothing that is said depends on where the bug is: what the tools tell comes from running the examples.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from art_nb.tasks.code_repair.sandbox import Limits, MontySandbox, Sandbox
 from art_nb.tasks.code_repair.trials import Verdict, judge
 
 MENDING_TURNS = 8
+WRONG = -0.25  # for handing in code that fails a test that pays
 
 MENDING_TOOLS = [
     tool_schema("answer_example", "Write an if that answers an example.", ["example"], example="its number, from 1."),
     tool_schema(
         "mend",
-        "Try the small changes that a number stands for, on the code as it was given; the best is kept if it is any better.",
+        "Try the small changes of a number on the code as it was given; the best is kept if more examples pass.",
         ["change"], change="its number, from 1.",
     ),
     tool_schema("submit", "Hand in the code as it is. This ends the repair."),
@@ -64,12 +65,15 @@ def _offer(text: str, number: int) -> str:
 class Mending(CodeRepair):
     """One repair by `MENDING_TOOLS`.
 
-    Fields: given (the code as it was given), tried (the kind and line of each `mend` that was carried out).
+    Fields: given (the code as it was given), tried (the kind and line of each `mend` that was carried out), gains (what each
+    call earned: 1 if with it all tests that pay pass, less what was earned if they no longer do; the last call -1 if it is
+    malformed, `WRONG` if the code is still wrong). So each call is paid for what it did; the sum is 1 for a repair.
 
     Raises: ValueError for a problem of several files.
     """
 
     tools = MENDING_TOOLS
+    out_of_turns = "submitted"
 
     def __init__(
         self, problem: Problem, sandbox: Sandbox | None = None, max_turns: int = MENDING_TURNS, paid_by: str = "hidden"
@@ -77,6 +81,20 @@ class Mending(CodeRepair):
         self.given = _source(problem)
         super().__init__(problem, sandbox or mending_sandbox(), max_turns, paid_by)
         self.tried: list[tuple[str, int]] = []
+        self.gains: list[float] = []
+
+    def call(self, name: str | None, arguments: str | dict | None) -> str:
+        """As `CodeRepair.call`."""
+        turns, said = self.turns, super().call(name, arguments)
+        if self.turns > turns:
+            self.gains.append(self._standing() - sum(self.gains))
+        return said
+
+    def _standing(self) -> float:
+        if self.ended_by == "malformed":
+            return -1.0
+        paying = self.problem.visible if self.paid_by == "visible" else self.problem.hidden
+        return 1.0 if self.judged(self.files, paying).passed else WRONG if self.over else 0.0
 
     def _mend(self, change: int) -> str:
         offered = places(self.given)
@@ -91,8 +109,9 @@ class Mending(CodeRepair):
         if not self.found and any(self._is_place(file, change) for change in changes):
             self.found = self.edits
         passing, text = best_change(self.sandbox, self.given, kind, line, self.problem.visible)
-        self.files = {file: text}
-        return self._says(passing)
+        if passing > (standing := self._passing()):
+            self.files = {file: text}
+        return self._says(max(passing, standing))
 
     def _is_place(self, file: str, change: Mutation) -> bool:
         lines = self.given.splitlines()[change.first - 1 : change.last]
@@ -107,11 +126,14 @@ class Mending(CodeRepair):
         ((file, text),) = self.files.items()
         self.files = {file: special_cased(text, self.problem.entry, [test])}
         self.edits += 1
-        return self._says(sum(self.visible().passes))
+        return self._says(self._passing())
 
     def judged(self, files: dict[str, str], tests: tuple[Check, ...]) -> Verdict:
         (text,) = files.values()
         return verdict_of(self.sandbox, text, tests)
+
+    def _passing(self) -> int:
+        return sum(self.judged(self.files, self.problem.visible).passes)
 
     def _says(self, passing: int) -> str:
         self.seen = passing == len(self.problem.visible)
@@ -195,7 +217,7 @@ class MendingEnvironment:
 
     def mend(self, change: int) -> str:
         """
-        Try the small changes that a number stands for, on the code as it was given; the best is kept if it is any better.
+        Try the small changes of a number on the code as it was given; the best is kept if more examples pass.
 
         Args:
             change: its number, from 1.
