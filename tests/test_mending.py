@@ -26,8 +26,8 @@ def mend(kind, line):
 def test_the_message_numbers_what_can_be_changed_and_shows_a_failing_example():
     assert mending.mending_message(PROBLEM).splitlines() == [
         "def total(numbers, start=0):  # default 1", "    result = start  # variable 2",
-        "    for number in numbers:  # variable 3", "        if number > 0:  # case 4, variable 5, bound 6",
-        "            result -= number  # operator 7, variable 8", "    return result  # variable 9",
+        "    for number in numbers:  # variable 3", "        if number > 0:  # variable 4, bound 5",
+        "            result -= number  # operator 6, variable 7", "    return result  # variable 8",
         "1 of 3 examples pass.", "total([1, 2]) gives -3, not 3",
     ]  # fmt: skip
 
@@ -64,7 +64,7 @@ def test_the_tools_change_the_code_and_say_how_many_examples_pass(repair):
 
 
 def test_what_makes_no_sense_is_refused_in_words(repair):
-    assert repair.call("mend", {"change": 99}) == "Refused: changes are numbered from 1 to 9."
+    assert repair.call("mend", {"change": 99}) == "Refused: changes are numbered from 1 to 8."
     assert repair.call("answer_example", {"example": 0}) == "Refused: examples are counted from 1 to 3."
     assert repair.refused == 2 and repair.edits == 0 and not repair.over
     assert repair.call("mend", {"change": "6"}).startswith("Malformed: change must be an integer")
@@ -146,5 +146,5 @@ def test_the_environment_repairs_as_the_task_does():
     environment = mending.MendingEnvironment([PROBLEM])
     assert environment.reset(problem="p", prompt="ignored") == mending.mending_message(PROBLEM)
     environment.answer_example(1)
-    environment.mend(7)
+    environment.mend(6)
     assert environment.submit() == "Thank you." and environment.get_reward() == pytest.approx(2.3)
