@@ -36,7 +36,7 @@ def nano_tic_tac_toe() -> dict:
 
 
 def nano_code() -> dict:
-    """the base model that mends functions (14 minutes on one core)"""
+    """the base model that mends functions (11 minutes on one core)"""
     from data import nano_model
     from data.nano_code.maker import RECIPE
 

@@ -46,6 +46,20 @@ def test_every_call_that_is_shown_is_well_formed_and_follows_its_distribution(de
             assert all(sum(share.values()) == pytest.approx(1) for share in (names, *others))
 
 
+def test_a_number_past_the_end_is_shown_now_and_then_and_is_never_a_target():
+    task, refused = DemonstrationsCode(random.Random(1)), 0
+    for demonstration in (task() for _ in range(100)):
+        calls = [m["tool_calls"][0]["function"] for m in demonstration.messages if m.get("tool_calls")]
+        answers = [m["content"] for m in demonstration.messages if m["role"] == "tool"]
+        for call, (_, *numbers), answer in zip(calls, demonstration.choices, answers, strict=False):
+            if answer.startswith("Refused"):
+                refused += 1
+                (said,) = map(str, call["arguments"].values())
+                assert numbers[0].pop(said) == 0
+            assert not numbers or set(numbers[0].values()) == {1 / len(numbers[0])}
+    assert 3 <= refused < 50
+
+
 def test_code_with_other_names_does_the_same(task):
     """The examples, renamed along with the code, come out as they did."""
     for problem in problems("train")[:60:4]:

@@ -3,7 +3,8 @@
 It tries a change that is offered, drawn without regard to what the code should do; tries nothing twice; now and then
 answers an example by an `if`; and hands in what it has after a try or two, repaired or not. It works on the course's
 training functions, their names exchanged. The target is what it might do (a distribution), not what was drawn:
-conversations go on for longer than it would, so that the model also knows how a late turn is written.
+conversations go on for longer than it would, and now and then a number is past the end, so that the model also knows how a
+late turn is written, and one after a refusal.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ LATER = {MEND: 0.45, ANSWER: 0.12, SUBMIT: 0.43}
 PASSING = {MEND: 0.15, ANSWER: 0.05, SUBMIT: 0.8}
 SHOWN = {MEND: 0.84, ANSWER: 0.11, SUBMIT: 0.05}
 SHOWN_PASSING = {MEND: 0.3, ANSWER: 0.1, SUBMIT: 0.6}
-TURNS = 6  # of a conversation that is shown, at most
+PAST_END = 0.03  # the share of numbers that are shown past the end, and never a target
+TURNS = 8  # of a conversation that is shown, at most
 SYLLABLES = [a + b for a in "bcdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "in", "ot", "us")]
 
 
@@ -88,10 +90,20 @@ def mediocre_mender(rng: random.Random, repair: Mending, patient: bool = True) -
     if name == SUBMIT or (name == MEND and not left):
         return "submit", {}, (wanted,)
     if name == ANSWER:
-        examples = _even(str(n + 1) for n in range(len(repair.problem.visible)))
-        return "answer_example", {"example": int(_draw(rng, examples))}, (wanted, examples)
-    changes = _even(map(str, left))
-    return "mend", {"change": int(_draw(rng, changes))}, (wanted, changes)
+        count = len(repair.problem.visible)
+        example, examples = _numbered(rng, range(1, count + 1), count)
+        return "answer_example", {"example": example}, (wanted, examples)
+    change, changes = _numbered(rng, left, len(places(repair.given)))
+    return "mend", {"change": change}, (wanted, changes)
+
+
+def _numbered(rng: random.Random, left: Iterable[int], count: int) -> tuple[int, Shares]:
+    """(a number of those left, rarely one past the `count` that there are; the even distribution over those left)."""
+    shares = _even(map(str, left))
+    if rng.random() >= PAST_END:
+        return int(_draw(rng, shares)), shares
+    number = rng.randint(count + 1, 99)
+    return number, shares | {str(number): 0.0}
 
 
 def _even(words: Iterable[str]) -> Shares:

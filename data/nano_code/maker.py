@@ -140,4 +140,4 @@ training.json holds these figures and the losses of the first steps; tests/test_
 files' hashes; `python -m art_nb doctor` checks them. Licence: Apache-2.0, as all of the project.
 """  # noqa: E501 - a table's row is one line
 
-RECIPE = nano_model.Recipe("code_repair", 300, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)
+RECIPE = nano_model.Recipe("code_repair", 400, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)
