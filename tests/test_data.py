@@ -102,7 +102,8 @@ def test_the_committed_model_answers_as_its_card_says(base):
     folder, recipe, facts, tokenizer = base
     shares = recipe.evaluate(AutoModelForCausalLM.from_pretrained(folder), tokenizer, facts["seed"] + 2, prompts=80)
     recorded = {name: facts[name] for name in shares}
-    assert shares == pytest.approx(recorded, abs=0.1)  # three standard errors of the rarest of them
+    near = 0.2 if recipe.task == "code_repair" else 0.1  # three standard errors; of 80 calls about code some 40 are `mend`s
+    assert shares == pytest.approx(recorded, abs=near)
     assert recipe.card.format(**facts) == (folder / "README.md").read_text(encoding="utf-8")
 
 
