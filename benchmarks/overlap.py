@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 
 import art_nb as art
 from art_nb.cluster.overlap import Step, overlapped
 from art_nb.tasks.game_2048 import scenarios
 from benchmarks.gathering import BASE
+from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rise import rate, won
 from benchmarks.time_to_skill import rollout
@@ -68,10 +69,9 @@ async def compare(folder: str, steps: int) -> dict:
         }
         for kind in KINDS
     }
-    differences = [100 * (a - b) for a, b in zip(games["overlapped"], games["apart"], strict=True)]
-    difference, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / GAMES**0.5
+    more = paired(games["apart"], games["overlapped"])
     ratio = found["overlapped"]["steps_per_minute"] / found["apart"]["steps_per_minute"]
-    return {"ratio": ratio, **found, "difference": difference, "low": difference - half, "high": difference + half}
+    return {"ratio": ratio, **found, "difference": more["rise"], "low": more["low"], "high": more["high"]}
 
 
 def measure(steps: int = 12) -> dict:

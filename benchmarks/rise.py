@@ -12,11 +12,12 @@ import argparse
 import asyncio
 import tempfile
 import time
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 
 import art_nb as art
 from art_nb.tasks.game_2048 import scenarios
 from benchmarks.gathering import BASE, registered
+from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.time_to_skill import GROUPS, SIZE, rollout
 
@@ -48,11 +49,7 @@ async def measure_seed(folder: str, seed: int, steps: int = STEPS, games: int = 
         await model.train(groups, art.TrainConfig(learning_rate=rate(step, steps), turn_discount=0.5))
         say(f"seed {seed}: step {step + 1} of {steps}, won {fmean(t.metrics['won'] for g in groups for t in g):.0%}")
     seconds, after = time.perf_counter() - started, await won(model, games)
-    differences = [100 * (a - b) for a, b in zip(after, before, strict=True)]
-    half = NormalDist().inv_cdf(0.975) * stdev(differences) / len(differences) ** 0.5
-    rise = fmean(differences)
-    shares = {"before": 100 * fmean(before), "after": 100 * fmean(after)}
-    return {"seed": seed, **shares, "rise": rise, "low": rise - half, "high": rise + half, "seconds": seconds}
+    return {"seed": seed, **paired(before, after), "seconds": seconds}
 
 
 def measure(seeds: list[int]) -> dict:

@@ -16,11 +16,12 @@ import argparse
 import asyncio
 import tempfile
 import time
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 
 import art_nb as art
 from art_nb.tasks.email_search import Scenario, scenarios
 from benchmarks.gathering import registered
+from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rollout_email import EMAIL_BASE, rollout
 
@@ -80,13 +81,7 @@ def rises(
 
     measured: metric -> its unit, 100 for percent.
     """
-    found = {}
-    for name, unit in measured.items():
-        b, a = ([unit * metrics[name] for metrics in searches] for searches in (before, after))
-        differences = [y - x for x, y in zip(b, a, strict=True)]
-        rise, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / len(differences) ** 0.5
-        found[name] = {"before": fmean(b), "after": fmean(a), "rise": rise, "low": rise - half, "high": rise + half}
-    return found
+    return {name: paired([m[name] for m in before], [m[name] for m in after], unit) for name, unit in measured.items()}
 
 
 async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: int = STEPS, count: int = 0) -> dict:

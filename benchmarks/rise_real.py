@@ -12,11 +12,12 @@ import argparse
 import asyncio
 import tempfile
 import time
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
 
 import art_nb as art
 from art_nb.real_model import smollm2
 from benchmarks.gathering import registered
+from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rollout_real import rollout
 
@@ -43,10 +44,7 @@ async def measure_seed(folder: str, base: str, seed: int, split: str, steps: int
         await model.train(groups, art.TrainConfig(learning_rate=rate))
         say(f"seed {seed}: step {step + 1} of {steps}, right {fmean(t.reward for g in groups for t in g):.0%}")
     seconds, after = time.perf_counter() - started, await right(model, split, count)
-    differences = [100 * (a - b) for a, b in zip(after, before, strict=True)]
-    rise, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / len(differences) ** 0.5
-    shares = {"before": 100 * fmean(before), "after": 100 * fmean(after)}
-    return {"seed": seed, **shares, "rise": rise, "low": rise - half, "high": rise + half, "seconds": seconds}
+    return {"seed": seed, **paired(before, after), "seconds": seconds}
 
 
 def measure(seeds: list[int], split: str, base: str = "", **fewer: int) -> dict:

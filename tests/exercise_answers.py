@@ -9,3 +9,10 @@ def hold(check, exercise, right, mistakes):
     for answer, hint in mistakes:
         verdict = check(exercise, answer)
         assert verdict.status == "wrong" and hint in verdict.text, verdict
+
+
+def hold_mistakes(exercises):
+    """Each mistake that an exercise has a hint for is taken for that one. exercises: by name."""
+    for exercise in exercises.values():
+        for hint, mistake in exercise.mistakes.items():
+            assert hint in exercise.check(mistake).text

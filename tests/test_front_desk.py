@@ -121,7 +121,7 @@ def test_trl_derives_the_same_schemas():
     utils = pytest.importorskip("transformers.utils")
     environment, names = FrontDeskEnvironment(), [tool["function"]["name"] for tool in DESK_TOOLS]
     assert [utils.get_json_schema(getattr(environment, name)) for name in names] == DESK_TOOLS
-    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "desk"}
+    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "desk", "domain"}
     assert public == set(names) and names == sorted(names)
 
 

@@ -1,4 +1,5 @@
-"""What makes a tool call one of a task's own: its name and its arguments, held against the schemas of the task's tools.
+"""What tool calls are to every task: how they are answered, and what makes a call one of the task's own, its name and its
+arguments held against the schemas of the task's tools.
 
 It knows nothing about what the tools do.
 """
@@ -10,6 +11,27 @@ from collections.abc import Iterable
 from typing import Any
 
 _TYPES = {"string": (str, "a string"), "integer": (int, "an integer"), "array": (list, "a list of strings")}
+
+
+class ByToolCalls:
+    """Something that an agent does by calls of tools until it is over. ended_by: None until then."""
+
+    ended_by: str | None = None
+
+    @property
+    def over(self) -> bool:
+        return self.ended_by is not None
+
+    def call(self, name: str | None, arguments: str | dict | None) -> str:
+        """Makes one tool call and returns what the agent reads next.
+
+        A call of an unknown tool, or whose arguments are not this tool's, is malformed and ends it; so does
+        `call(None, None)`, which stands for an answer without a call. Arguments that fit but make no sense are refused in
+        words: the agent may try again.
+
+        arguments: JSON as a model writes it, or the object it stands for.
+        """
+        raise NotImplementedError
 
 
 def malformed(

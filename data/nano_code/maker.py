@@ -88,7 +88,7 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
     hook.remove()
 
 
-def evaluate(model, tokenizer, seed: int, prompts: int = 300) -> dict[str, float]:
+def evaluate(model, tokenizer, seed: int, prompts: int = 1000) -> dict[str, float]:
     """Sampled calls (temperature 1) in conversations about the validation functions, which were not learnt from.
 
     The shares of calls that are well formed; of `mend`s, those that were offered, and those that were not made before.

@@ -14,7 +14,7 @@ from art_nb.tasks.code_repair.problems import Check, Problem, load_problems
 from art_nb.tasks.code_repair.sandbox import MontySandbox, Sandbox
 from art_nb.tasks.code_repair.source import common_ends, definitions, fault, references
 from art_nb.tasks.code_repair.trials import Verdict, judge
-from art_nb.tasks.tool_calls import malformed, quoted
+from art_nb.tasks.tool_calls import ByToolCalls, malformed, quoted
 
 MAX_TURNS = 12
 LONGEST_CODE = 4000  # characters of one edit
@@ -81,7 +81,7 @@ def first_message(problem: Problem) -> str:
     return f"Repair {problem.entry}.\n{task}{shown}\n{examples}"
 
 
-class CodeRepair:
+class CodeRepair(ByToolCalls):
     """One repair, by whoever makes the calls.
 
     paid_by: "hidden" for the hidden tests, or "visible" to see what an agent learns that is paid by the examples it is
@@ -106,25 +106,13 @@ class CodeRepair:
         self.files = dict(problem.files)
         self._earlier: list[dict[str, str]] = []
         self.turns = self.edits = self.refused = self.runs = 0
-        self.ended_by: str | None = None
         self.fault: str | None = None
         self.found = 0
         self.seen: bool | None = None
         self.turn_rewards: list[float] = []
 
-    @property
-    def over(self) -> bool:
-        return self.ended_by is not None
-
     def call(self, name: str | None, arguments: str | dict | None) -> str:
-        """Makes one tool call and returns what the agent reads next.
-
-        A call of an unknown tool, or whose arguments are not this tool's, is malformed and ends the repair; so does
-        `call(None, None)`, which stands for an answer without a call. Arguments that fit but make no sense are refused in
-        words: the agent may try again.
-
-        arguments: JSON as a model writes it, or the object it stands for.
-        """
+        """As `ByToolCalls.call`."""
         if self.over:
             return OVER
         self.turns += 1

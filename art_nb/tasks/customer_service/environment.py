@@ -34,7 +34,7 @@ RESPOND: dict[str, Any] = {
 _TYPES = {"string": str, "integer": int, "number": float}
 
 
-class _Environment:
+class ServiceEnvironment:
     """One conversation. Its tools are the methods without an underscore, other than `reset` and `get_reward`.
 
     Pass the class itself, or `functools.partial(RetailEnvironment, world=..., tasks=...)` for other data. The dataset's rows
@@ -59,8 +59,10 @@ class _Environment:
 
     def reset(self, task: str = "train-0", **kwargs: Any) -> str:
         """Starts the conversation about this task and returns the customer's first message; other columns are ignored."""
-        asked = self._tasks[task]
-        self.conversation = Conversation(self._world, asked, self._customer(asked), self._max_turns)
+        return self._begin(self._tasks[task])
+
+    def _begin(self, task: Task) -> str:
+        self.conversation = Conversation(self._world, task, self._customer(task), self._max_turns)
         return self.conversation.opening
 
     def _answer(self, name: str, arguments: dict) -> str:
@@ -100,21 +102,21 @@ def _type(about: dict) -> Any:
     return _TYPES[about["type"]]
 
 
-def _tools_of(environment: type[_Environment]) -> type[_Environment]:
+def _tools_of(environment: type[ServiceEnvironment]) -> type[ServiceEnvironment]:
     for schema in [*SCHEMAS[environment.domain], RESPOND]:
         setattr(environment, schema["function"]["name"], method_of(schema))
     return environment
 
 
 @_tools_of
-class RetailEnvironment(_Environment):
-    __doc__ = _Environment.__doc__
+class RetailEnvironment(ServiceEnvironment):
+    __doc__ = ServiceEnvironment.__doc__
     domain = "retail"
 
 
 @_tools_of
-class AirlineEnvironment(_Environment):
-    __doc__ = _Environment.__doc__
+class AirlineEnvironment(ServiceEnvironment):
+    __doc__ = ServiceEnvironment.__doc__
     domain = "airline"
 
 

@@ -14,14 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from art_nb.tasks.customer_service.conversation import OVER, Conversation
-from art_nb.tasks.customer_service.course import SPLITS, course_tasks, course_world
 from art_nb.tasks.customer_service.customer import STOP, Customer, RuleCustomer
-from art_nb.tasks.customer_service.environment import method_of
+from art_nb.tasks.customer_service.environment import ServiceEnvironment, method_of
 from art_nb.tasks.customer_service.policy import refused
 from art_nb.tasks.customer_service.retail import REASONS
 from art_nb.tasks.customer_service.tasks import Task
 from art_nb.tasks.customer_service.world import World
-from art_nb.tasks.tool_calls import malformed, quoted
+from art_nb.tasks.tool_calls import ByToolCalls, malformed, quoted
 
 DESK_TURNS = 14
 SOURCES = {"gift card": "gift_card", "credit card": "credit_card", "PayPal": "paypal"}
@@ -72,7 +71,7 @@ class _Refused(Exception):
     """What the desk can't do yet; its text tells the agent why."""
 
 
-class FrontDesk:
+class FrontDesk(ByToolCalls):
     """One conversation by `DESK_TOOLS`.
 
     Fields: talk (the conversation underneath, with its world and watch), heard (what the customer has said), user and order
@@ -102,21 +101,9 @@ class FrontDesk:
         self.agreed = False
         self.turn_rewards: list[float] = []
         self.breaches: list[int] = []
-        self.ended_by: str | None = None
-
-    @property
-    def over(self) -> bool:
-        return self.ended_by is not None
 
     def call(self, name: str | None, arguments: str | dict | None) -> str:
-        """Makes one call at the desk and returns what the agent reads next: the customer's reply, or what was found.
-
-        A call of an unknown tool, or whose arguments are not this tool's, is malformed and ends the conversation; so does
-        `call(None, None)`, which stands for an answer without a call. Arguments that fit but make no sense are refused in
-        words.
-
-        arguments: JSON as a model writes it, or the object it stands for.
-        """
+        """As `ByToolCalls.call`; the agent reads the customer's reply, or what was found."""
         if self.over:
             return OVER
         progress, broken = self.talk.progress(), self._broken()
@@ -309,8 +296,10 @@ def _stock(variant: dict) -> str:
     return "" if variant["available"] else " (gone)"
 
 
-class FrontDeskEnvironment:
+class FrontDeskEnvironment(ServiceEnvironment):
     """The task as a tool-calling episode for TRL's `environment_factory`, as `RetailEnvironment` is the larger one."""
+
+    domain = "retail"
 
     def __init__(
         self,
@@ -319,16 +308,10 @@ class FrontDeskEnvironment:
         customer: Callable[[Task], Customer] = RuleCustomer,
         max_turns: int = DESK_TURNS,
     ):
-        self._world = world or course_world("retail")
-        chosen = tasks or [task for split in SPLITS for task in course_tasks("retail", split)]
-        self._tasks = {task.id: task for task in chosen}
-        self._customer, self._max_turns = customer, max_turns
-        self.reset(next(iter(self._tasks)))
+        super().__init__(world, tasks, customer, max_turns)
 
-    def reset(self, task: str = "train-0", **kwargs: Any) -> str:
-        """Starts the conversation about this task and returns the customer's first message; other columns are ignored."""
-        asked = self._tasks[task]
-        self.desk = FrontDesk(self._world, asked, self._customer(asked), self._max_turns)
+    def _begin(self, task: Task) -> str:
+        self.desk = FrontDesk(self._world, task, self._customer(task), self._max_turns)
         return self.desk.talk.opening
 
     def _answer(self, name: str, arguments: dict) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from art_nb.tasks.email_search.mailbox import SORTS, Hit, Mail, Mailbox, clean, course_mailbox
 from art_nb.tasks.email_search.scenarios import SPLITS, Scenario, same_answer, scenarios
-from art_nb.tasks.tool_calls import malformed, quoted
+from art_nb.tasks.tool_calls import ByToolCalls, malformed, quoted
 
 __all__ = [
     "I_DONT_KNOW", "MAX_TURNS", "OVER", "TOOLS", "EmailSearch", "EmailSearchEnvironment", "Scenario", "course_mailbox",
@@ -64,7 +64,7 @@ def first_message(scenario: Scenario) -> str:
     return f"Inbox: {scenario.inbox}\nToday: {scenario.asked}\n{scenario.question}"
 
 
-class EmailSearch:
+class EmailSearch(ByToolCalls):
     """One question being answered, by whoever makes the calls.
 
     Fields: turns (calls made), answer and sources (as given, None and () before), correct (by `same_answer`; a judge may
@@ -81,22 +81,10 @@ class EmailSearch:
         self.answer: str | None = None
         self.sources: tuple[str, ...] = ()
         self.correct = False
-        self.ended_by: str | None = None
         self.fault: str | None = None
 
-    @property
-    def over(self) -> bool:
-        return self.ended_by is not None
-
     def call(self, name: str | None, arguments: str | dict | None) -> str:
-        """Makes one tool call and returns what the agent reads next.
-
-        A call of an unknown tool, or whose arguments are not this tool's, is malformed and ends the search; so does
-        `call(None, None)`, which stands for an answer without a call. Arguments that fit but make no sense are refused in
-        words: the agent may try again.
-
-        arguments: JSON as a model writes it, or the object it stands for.
-        """
+        """As `ByToolCalls.call`."""
         if self.over:
             return OVER
         self.turns += 1
