@@ -63,7 +63,6 @@ TOOLS = [
 lists them."""
 
 
-
 @cache
 def course_sandbox() -> Sandbox:
     """The sandbox that all repairs of this process share unless they are given another."""
