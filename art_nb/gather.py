@@ -104,7 +104,9 @@ async def trajectory_group_batches(
     """
     _deprecated(pbar_total_completion_tokens)
     if batch_size < 1 or max_concurrent_batches < 1:
-        raise ValueError(f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: give 1 or more.")
+        raise ValueError(
+            f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: give 1 or more."
+        )
     waiting = deque(groups)
     for _ in range(min(len(waiting), batch_size * skip_batches)):
         _give_up(waiting.popleft())
@@ -115,7 +117,9 @@ async def trajectory_group_batches(
             gathering.restart(_rollouts_in(list(waiting)[:batch_size]) or gathering.total)
             with ShortTraceback():
                 async with gathering.watched(pbar_desc, batch_size):
-                    batch = await _next_batch(waiting, running, gathering, batch_size, batch_size * max_concurrent_batches)
+                    batch = await _next_batch(
+                        waiting, running, gathering, batch_size, batch_size * max_concurrent_batches
+                    )
             if batch:
                 yield batch
     finally:

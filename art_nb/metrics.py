@@ -156,7 +156,9 @@ class MetricsBuilder:
         """Seconds of the step: altogether, of rollouts, of evaluation."""
         self._add("time", step_wall_s=step_wall_s, step_actor_s=step_actor_s, step_eval_s=step_eval_s)
 
-    def add_idle_times(self, step_trainer_idle_s: float | None = None, step_actor_idle_s: float | None = None) -> None:
+    def add_idle_times(
+        self, step_trainer_idle_s: float | None = None, step_actor_idle_s: float | None = None
+    ) -> None:
         """Seconds of the step in which nothing was trained, or sampled."""
         self._add("throughput", step_trainer_idle_s=step_trainer_idle_s, step_actor_idle_s=step_actor_idle_s)
 

@@ -131,7 +131,9 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     def backend(self) -> "Backend":
         """The backend it is registered with. Raises: ValueError when there is none."""
         if self._backend is None:
-            raise ValueError(f"model {self.name!r} has no backend yet: call `await model.register(LocalBackend())`.")
+            raise ValueError(
+                f"model {self.name!r} has no backend yet: call `await model.register(LocalBackend())`."
+            )
         return self._backend
 
     async def register(self, backend: "Backend") -> None:
@@ -318,7 +320,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         super().__init__(**fields)
         self._internal_config = _internal_config
 
-    async def register(self, backend: "Backend", _openai_client_config: dict[str, Any] | None = None) -> None:
+    async def register(
+        self, backend: "Backend", _openai_client_config: dict[str, Any] | None = None
+    ) -> None:
         """Let `backend` load the model at its latest checkpoint and make it ready for rollouts."""
         await super().register(backend)
         self._client = self._blocking = None
@@ -375,7 +379,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         keep = {await self.get_step()}
         best = logbook.best_step(self._folder(), best_checkpoint_metric)
         if best is None:
-            warnings.warn(f"{best_checkpoint_metric!r} was never logged: keeping only the latest.", stacklevel=2)
+            warnings.warn(
+                f"{best_checkpoint_metric!r} was never logged: keeping only the latest.", stacklevel=2
+            )
         else:
             keep.add(best)
         await self.backend()._delete_checkpoint_files(self, sorted(keep))

@@ -260,7 +260,7 @@ def _tools(given: dict) -> list[dict] | None:
 
 
 def _tool_choice(given: dict, tools: list[dict] | None) -> tuple[str, str | None]:
-    """ "none", "auto" or "required", and the name of the only function that may be called."""
+    """"none", "auto" or "required", and the name of the only function that may be called."""
     choice = given.pop("tool_choice", "auto")
     names = [tool["function"]["name"] for tool in tools or []]
     match choice:

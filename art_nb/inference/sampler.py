@@ -103,7 +103,8 @@ class Sampler:
         return self.driver is None or self.driver.done()
 
     async def create(
-        self, *, messages, policy: NamedPolicy | None = None, times: int | None = None, asked_before: int = 0, **parameters
+        self, *, messages, policy: NamedPolicy | None = None, times: int | None = None, asked_before: int = 0,
+        **parameters
     ) -> ChatCompletion | Chunks:
         """Answer one chat completion request, as `openai.AsyncOpenAI().chat.completions.create` does.
 

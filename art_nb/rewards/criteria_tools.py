@@ -51,7 +51,9 @@ def user_satisfaction(trajectory: Trajectory) -> tuple[float, str]:
     return min(1.0, READABLE / len(said)), f"the answer has {len(said)} characters"
 
 
-CRITERIA = weighted(accuracy=accuracy, efficiency=efficiency, completeness=completeness, user_satisfaction=user_satisfaction)
+CRITERIA = weighted(
+    accuracy=accuracy, efficiency=efficiency, completeness=completeness, user_satisfaction=user_satisfaction
+)
 
 
 def _messages(trajectory: Trajectory) -> Iterator[Mapping[str, Any]]:

@@ -76,7 +76,9 @@ def question(trajectories: Sequence[Trajectory], rubric: str, tokens: int, order
     return Question(messages, asked, [ids[text] for text in texts], left_out)
 
 
-def _document(conversations: list[list[list[dict]]], ids: list[str], tools: Tools | None, room: int) -> tuple[str, int]:
+def _document(
+    conversations: list[list[list[dict]]], ids: list[str], tools: Tools | None, room: int
+) -> tuple[str, int]:
     """(the JSON document, how many conversations it shortens); a conversation is one or more lists of messages."""
     common = _common_start([first for first, *_ in conversations])
     parts = [[first[common:], *more] for first, *more in conversations]

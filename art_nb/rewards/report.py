@@ -154,7 +154,9 @@ def _report(asked: list[Asked]) -> JudgeReport:
     right = [pairs_right(a.truth, scores) for a, scores in ranked]
     usages = [a.first.usage for a in asked if a.first]
     costs = [usage.cost_usd for usage in usages if usage.cost_usd is not None]
-    rises = [(_rise(a.first, a.attacked), _rise(a.first, a.again)) for a in asked if a.first and a.attacked and a.again]
+    rises = [
+        (_rise(a.first, a.attacked), _rise(a.first, a.again)) for a in asked if a.first and a.attacked and a.again
+    ]
     return JudgeReport(
         groups=len(asked),
         trajectories=sum(len(a.group) for a in asked),

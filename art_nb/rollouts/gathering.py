@@ -84,7 +84,9 @@ class Gathering:
         advance: bool = True,
     ) -> None:
         if not max_exceptions >= 0:
-            raise ValueError(f"max_exceptions is {max_exceptions}; give a count >= 0 or a share between 0 and 1.")
+            raise ValueError(
+                f"max_exceptions is {max_exceptions}; give a count >= 0 or a share between 0 and 1."
+            )
         self.max_exceptions, self.max_metrics, self.advance = max_exceptions, max_metrics, advance
         self.in_flight, self.bar = 0, None
         self.outer = _current.get()  # a rollout may gather in turn

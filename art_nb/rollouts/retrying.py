@@ -36,7 +36,9 @@ def retry(
     Raises: whatever the last attempt raised.
     """
     if max_attempts < 1:
-        raise ValueError(f"retry: max_attempts is {max_attempts}; it counts the first call, so give 1 or more.")
+        raise ValueError(
+            f"retry: max_attempts is {max_attempts}; it counts the first call, so give 1 or more."
+        )
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         report = on_retry or _warn(function, max_attempts)

@@ -197,7 +197,11 @@ def write_state(folder: Path, state: dict[str, Any]) -> None:
 
 def merged(base: dict[str, Any], updates: dict[str, Any]) -> dict[str, Any]:
     """`base` with `updates`, dicts within dicts merged too."""
-    both = {k: merged(base[k], v) for k, v in updates.items() if isinstance(v, dict) and isinstance(base.get(k), dict)}
+    both = {
+        k: merged(base[k], v)
+        for k, v in updates.items()
+        if isinstance(v, dict) and isinstance(base.get(k), dict)
+    }
     return {**base, **updates, **both}
 
 

@@ -34,7 +34,9 @@ class ByToolCalls:
         raise NotImplementedError
 
 
-def malformed(tools: Iterable[dict], name: str | None, arguments: str | dict | None) -> tuple[tuple[str, str] | None, dict]:
+def malformed(
+    tools: Iterable[dict], name: str | None, arguments: str | dict | None
+) -> tuple[tuple[str, str] | None, dict]:
     """What makes this no call of one of the tools, as (kind of fault, in words), or None; and its arguments.
 
     tools: OpenAI's schemas. arguments: JSON as a model writes it, or the object it stands for; for a tool without parameters

@@ -15,7 +15,9 @@ from art_nb.training.sequences import TokenSequence, add_turn, tokens_of
 from art_nb.trajectories import History, Trajectory
 
 
-def demonstrated(trajectories: Iterable[Trajectory], tokenizer, context: int | None = None) -> list[list[TokenSequence]]:
+def demonstrated(
+    trajectories: Iterable[Trajectory], tokenizer, context: int | None = None
+) -> list[list[TokenSequence]]:
     """The sequences of each trajectory and of its additional histories.
 
     An assistant's message counts whether it is a dict or a `Choice`; a sampled choice by its own tokens. One that nothing

@@ -136,7 +136,9 @@ def sequence_ratio(logp: Tensor, old_logp: Tensor, mask: Tensor) -> Tensor:
     return (((logp - old_logp) * mask).sum(-1, keepdim=True) / length).exp()
 
 
-def clipped_surrogate(ratio: Tensor, advantages: Tensor, epsilon_low: float = 0.2, epsilon_high: float = 0.2) -> Tensor:
+def clipped_surrogate(
+    ratio: Tensor, advantages: Tensor, epsilon_low: float = 0.2, epsilon_high: float = 0.2
+) -> Tensor:
     """What the policy is to raise: ratio times advantage, flat once the ratio has moved far enough.
 
     ratio: (B, T) or (B, 1); advantages: broadcastable to it. Its gradient is zero where the advantage is
@@ -252,7 +254,9 @@ def grpo_loss(
 
     if beta:
         if ref_logp is None:
-            raise ValueError(f"beta is {beta}: the KL term needs ref_logp, the log-probabilities of the reference")
+            raise ValueError(
+                f"beta is {beta}: the KL term needs ref_logp, the log-probabilities of the reference"
+            )
         kl = kl_k3(logp, ref_logp) * (r if use_bias_correction_kl else 1)
         per_token = per_token + beta * kl
         metrics["kl"] = aggregate(kl.detach(), mask, "bnpo").item()

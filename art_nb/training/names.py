@@ -27,7 +27,7 @@ class Names:
         return f"{self.name}@{step}"
 
     def resolve(self, name: str | None = None) -> str:
-        """ "name@step" of the policy of that name, or of the latest; or the base model's name.
+        """"name@step" of the policy of that name, or of the latest; or the base model's name.
 
         Raises: RequestError when there is none; it says which there are.
         """

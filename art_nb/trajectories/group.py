@@ -27,7 +27,9 @@ class PydanticException(pydantic.BaseModel):
     def of(cls, error: BaseException) -> "PydanticException":
         """The record of `error`."""
         text = "".join(traceback.format_exception(error))
-        return cls(type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error), traceback=text)
+        return cls(
+            type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error), traceback=text
+        )
 
 
 class TrajectoryGroup(pydantic.BaseModel):
@@ -114,7 +116,9 @@ class PendingGroup:
                 item.close()
 
 
-async def attempt(awaitable: Awaitable[Any], gathering: Gathering, checked: Callable[[Any], T]) -> T | Exception:
+async def attempt(
+    awaitable: Awaitable[Any], gathering: Gathering, checked: Callable[[Any], T]
+) -> T | Exception:
     """Await a rollout and report it. Returns `checked` of its result, or the exception that it raised.
 
     Raises: the exception, when it is one too many. Cancelling and KeyboardInterrupt propagate.
@@ -136,6 +140,7 @@ def one_trajectory(result: Any) -> Trajectory:
     """Raises: TypeError when a rollout gave something else."""
     if not isinstance(result, Trajectory):
         raise TypeError(
-            f"a rollout returned {type(result).__name__}, expected a Trajectory; does it end with `return trajectory`?"
+            f"a rollout returned {type(result).__name__}, expected a Trajectory; "
+            "does it end with `return trajectory`?"
         )
     return result

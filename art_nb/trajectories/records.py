@@ -49,7 +49,9 @@ def encode(trajectory: Trajectory, **place: Any) -> dict[str, Any]:
     """The record of a trajectory. place: step, split, group, index, advantage (None: mean over tokens)."""
     rewards = _turn_rewards(trajectory)
     turns = [_turn(item, rewards) for item in trajectory.messages_and_choices]
-    more = [[_turn(item, rewards) for item in h.messages_and_choices] for h in trajectory.additional_histories]
+    more = [
+        [_turn(item, rewards) for item in h.messages_and_choices] for h in trajectory.additional_histories
+    ]
     if place["advantage"] is None:
         place["advantage"] = _mean_advantage(trajectory)
     return {
@@ -95,7 +97,9 @@ def _turn_rewards(trajectory: Trajectory) -> Iterator[float] | None:
         return None
     given, needed = len(trajectory.turn_rewards), len(_choices(trajectory))
     if given != needed:
-        raise ValueError(f"{trajectory}: {given} turn_rewards for {needed} turns of the model; give one per Choice.")
+        raise ValueError(
+            f"{trajectory}: {given} turn_rewards for {needed} turns of the model; give one per Choice."
+        )
     return iter(trajectory.turn_rewards)
 
 
@@ -122,7 +126,9 @@ def _called(call: ChatCompletionMessageToolCallUnion) -> dict[str, str]:
     return {"name": call.function.name, "arguments": call.function.arguments}
 
 
-def _without_empty_calls(role: str, content: Any, calls: list[dict[str, Any]], trainable: bool) -> dict[str, Any]:
+def _without_empty_calls(
+    role: str, content: Any, calls: list[dict[str, Any]], trainable: bool
+) -> dict[str, Any]:
     turn = {"role": role, "content": _text(content), "trainable": trainable}
     if calls:
         turn["tool_calls"] = [{"name": call["name"], "arguments": call["arguments"]} for call in calls]
@@ -155,7 +161,9 @@ def _item(turn: dict[str, Any], name: str) -> Any:
         ]
     if not turn["trainable"]:
         return message
-    extra = {f"token_{name}": list(map(float, turn[name])) for name in ("logprobs", "advantages") if name in turn}
+    extra = {
+        f"token_{name}": list(map(float, turn[name])) for name in ("logprobs", "advantages") if name in turn
+    }
     if "tokens" in turn:
         extra["token_texts"] = list(turn["tokens"])
     reason = "tool_calls" if "tool_calls" in turn else "stop"

@@ -45,7 +45,9 @@ def iterate_dataset(
     per_epoch = math.ceil(len(dataset) / groups_per_step)
     total = per_epoch * num_epochs
     hidden = not (use_tqdm and total)
-    with tqdm(initial=initial_step, total=total, desc="Iterating dataset", unit="batch", disable=hidden) as bar:
+    with tqdm(
+        initial=initial_step, total=total, desc="Iterating dataset", unit="batch", disable=hidden
+    ) as bar:
         for step in range(initial_step, total):
             epoch, epoch_step = divmod(step, per_epoch)
             order = _shuffled(len(dataset), epoch)

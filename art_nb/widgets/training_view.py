@@ -179,10 +179,8 @@ def _row(row: dict) -> dict:
 
 def _draw(axes, key: str, title: str, train: list[dict], val: list[dict]) -> None:
     calm(axes, title)
-    for rows, style in (
-        (train, {"color": BLUE, "linewidth": 1.4}),
-        (val, {"color": ORANGE, "linewidth": 0.9, "linestyle": "--", "marker": "D", "markersize": 3.5}),
-    ):
+    for rows, style in ((train, {"color": BLUE, "linewidth": 1.4}),
+                        (val, {"color": ORANGE, "linewidth": 0.9, "linestyle": "--", "marker": "D", "markersize": 3.5})):
         points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
         if len(points) == 1 and rows is train:
             style = {**style, "marker": "o", "markersize": 3}

@@ -67,7 +67,6 @@ def record_list(records, wanted: tuple[str, ...] = ("step", "group", "index", "r
 
 def table(head: list[str], rows: list[list]) -> str:
     """An HTML table; every cell is escaped."""
-
     def line(tag, cells):
         return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 

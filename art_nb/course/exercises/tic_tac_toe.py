@@ -62,7 +62,6 @@ EXPECTED = Exercise(
     },
 )  # fmt: skip
 
-
 def _credit(result: float, moves: int, discount: float) -> list[float]:
     return [result * discount ** (moves - 1 - i) for i in range(moves)]
 

@@ -63,6 +63,7 @@ TOOLS = [
 lists them."""
 
 
+
 @cache
 def course_sandbox() -> Sandbox:
     """The sandbox that all repairs of this process share unless they are given another."""

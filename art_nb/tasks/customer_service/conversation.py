@@ -120,7 +120,9 @@ class Conversation:
 
     def metrics(self) -> dict[str, float]:
         """What to chart: shares are 0 or 1 here, `broke_` and a rule's name counts how often it was broken."""
-        writes = sum(call["function"]["name"] not in READS for message in self.log for call in message.get("tool_calls", ()))
+        writes = sum(
+            call["function"]["name"] not in READS for message in self.log for call in message.get("tool_calls", ())
+        )
         return {
             "solved": self.reward(), "turns": float(self.turns), "messages": float(len(self.said)), "writes": float(writes),
             "refused_calls": float(self.refused), "violations": float(sum(self.watch.broken.values())),

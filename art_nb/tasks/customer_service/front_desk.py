@@ -48,7 +48,10 @@ DESK_TOOLS = [
 
 
 class FrontDesk(Desk):
-    """One conversation by `DESK_TOOLS`. Fields: those of `Desk`; order (looked up last, or None), products (looked up, by name)."""
+    """One conversation by `DESK_TOOLS`.
+
+    Fields: those of `Desk`; order (what was looked up last, or None), products (those looked up, by name).
+    """
 
     domain, tools, questions, sources = "retail", DESK_TOOLS, QUESTIONS, SOURCES
 

@@ -58,6 +58,7 @@ TOOLS = [
 lists them."""
 
 
+
 def first_message(scenario: Scenario) -> str:
     """What the agent is asked: whose inbox it is, the day, the question."""
     return f"Inbox: {scenario.inbox}\nToday: {scenario.asked}\n{scenario.question}"

@@ -80,7 +80,9 @@ def user_satisfaction(trajectory: Trajectory) -> tuple[float, str]:
     return clear / len(answers) if answers else 0.0, f"{clear} of {len(answers)} answers are a direction and nothing else"
 
 
-CRITERIA = weighted(accuracy=accuracy, efficiency=efficiency, completeness=completeness, user_satisfaction=user_satisfaction)
+CRITERIA = weighted(
+    accuracy=accuracy, efficiency=efficiency, completeness=completeness, user_satisfaction=user_satisfaction
+)
 
 
 def played(trajectory: Trajectory) -> Played:

@@ -76,7 +76,9 @@ class TurnWeights:
 DEFAULT_TURN_WEIGHTS = TurnWeights()
 
 
-def turn_reward(moved: Board, gained: int, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS) -> float:
+def turn_reward(
+    moved: Board, gained: int, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS
+) -> float:
     """The reward of one legal move that led to `moved` (before the new tile) and scored `gained` by merging.
 
     The weighted sum of four features:
@@ -128,7 +130,9 @@ class Game:
     Raises: TypeError, ValueError for a seed, size or winning tile outside these bounds.
     """
 
-    def __init__(self, seed: int, size: int = 4, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS):
+    def __init__(
+        self, seed: int, size: int = 4, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS
+    ):
         for name, value, least in (("seed", seed, 0), ("size", size, 2), ("winning_tile", winning_tile, 8)):
             if type(value) is not int:
                 raise TypeError(f"{name} must be an int, not {value!r} ({type(value).__name__})")

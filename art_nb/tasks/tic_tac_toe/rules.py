@@ -18,12 +18,12 @@ _MIRRORED = (2, 1, 0, 5, 4, 3, 8, 7, 6)
 
 
 def to_move(board: Board) -> str:
-    """ "x" or "o"."""
+    """"x" or "o"."""
     return "x" if board.count("x") == board.count("o") else "o"
 
 
 def winner(board: Board) -> str | None:
-    """ "x" or "o" if one has three in a line."""
+    """"x" or "o" if one has three in a line."""
     return next((board[a] for a, b, c in LINES if board[a] != "." and board[a] == board[b] == board[c]), None)
 
 
