@@ -1,4 +1,7 @@
-"""Customer service for a shop and an airline: a database, tools that write to it, a policy, and a customer to be asked."""
+"""Customer service for a shop and an airline: a database, tools that write to it, a policy, and a customer to be asked.
+
+`front_desk` and `airline_desk` are the two in few words, for a small model; `clerks` and `airline_clerk` work there by rule.
+"""
 
 from art_nb.tasks.customer_service.conversation import Conversation
 from art_nb.tasks.customer_service.course import course_tasks, course_world

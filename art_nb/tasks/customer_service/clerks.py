@@ -1,15 +1,20 @@
-"""Clerks by rule at the front desk: one that does everything right, and one in a hurry. They read what is said and shown."""
+"""Clerks by rule at a desk: one that does everything right, and one in a hurry. They read what is said and shown.
+
+`Clerk` is the shop's; the airline's is in `airline_clerk`.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from art_nb.tasks.customer_service.desk import Desk
 from art_nb.tasks.customer_service.front_desk import NUMBER, SOURCES, WHO, FrontDesk
 from art_nb.tasks.customer_service.policy import refused
 from art_nb.tasks.customer_service.retail import REASONS
 
 Call = tuple[str, dict[str, str]]
+AnyDesk = TypeVar("AnyDesk", bound=Desk)
 
 CHANGES = {
     "cancel order": "cancel", "return the": "return_item", "exchange the": "exchange_item", "change the": "change_item",
@@ -23,16 +28,18 @@ FITTING = {
 """The status of an order that can be changed so."""
 
 
-class Clerk:
+class RuleClerk(Generic[AnyDesk]):
     """Works at a desk until the conversation is over.
 
     hurried: has nothing confirmed, and declines nothing that can be carried out.
     """
 
+    desk: AnyDesk
+
     def __init__(self, hurried: bool = False):
         self.hurried = hurried
 
-    def __call__(self, desk: FrontDesk) -> FrontDesk:
+    def __call__(self, desk: AnyDesk) -> AnyDesk:
         self.desk = desk
         self.written: Call | None = None  # what is on the form
         while not desk.over:
@@ -40,6 +47,22 @@ class Clerk:
             if desk.call(*call).startswith("Written down"):
                 self.written = call
         return desk
+
+    def next_call(self) -> Call:
+        """What to do as things stand."""
+        raise NotImplementedError
+
+    def _failed(self) -> bool:
+        """Whether the last thing that happened was a refusal."""
+        last = self.desk.talk.log[-1]
+        return last["role"] == "tool" and refused(last["content"])
+
+    def _heard(self, pattern: str) -> Any:
+        return self.desk.given(re.compile(pattern))
+
+
+class Clerk(RuleClerk[FrontDesk]):
+    """The shop's."""
 
     def next_call(self) -> Call:
         desk = self.desk
@@ -55,11 +78,6 @@ class Clerk:
         if wanted[0] != tool or tool == "tell_price" or self.written != wanted:
             return wanted
         return ("carry_out", {}) if desk.agreed or self.hurried else ("confirm", {})
-
-    def _failed(self) -> bool:
-        """Whether the last thing that happened was a refusal."""
-        last = self.desk.talk.log[-1]
-        return last["role"] == "tool" and refused(last["content"])
 
     def _wish(self) -> str:
         """The tool for what the customer said last that is a wish."""
@@ -85,9 +103,6 @@ class Clerk:
                 return "ask", {"about": "payment"}
             arguments["payment"] = payment
         return tool, arguments
-
-    def _heard(self, pattern: str) -> Any:
-        return self.desk.given(re.compile(pattern))
 
     def _available(self, item: str, variant: str) -> bool:
         variants = self.desk.products[item]["variants"].values()

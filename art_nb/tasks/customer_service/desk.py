@@ -5,7 +5,7 @@ What is made smaller: the desk writes the sentences, reads numbers and names out
 the words of a call (`Boots`, `gift card`) into ids. What to ask, look up, change, have confirmed or decline is left to the
 agent; so are all rules that the world's own tools do not enforce.
 
-A desk is a world's: the shop's is `front_desk`.
+The shop's desk is in `front_desk`, the airline's in `airline_desk`.
 """
 
 from __future__ import annotations
@@ -150,14 +150,24 @@ class Desk(ByToolCalls):
         answer = self.talk.call(name, arguments)
         if refused(answer):
             raise NotYet(answer.removeprefix("Error: "))
-        return json.loads(answer) if answer.startswith("{") else answer
+        return json.loads(answer) if answer.startswith(("{", "[")) else answer
+
+    def _known(self) -> dict:
+        """The customer's record."""
+        if self.user is None:
+            raise NotYet("it is not known who the customer is")
+        return self.user
+
+    def _owner_of(self, record: dict) -> str:
+        """Whose it is: theirs, another's, or somebody's while it is not known who the customer is."""
+        if self.user is None:
+            return "somebody's"
+        return "their" if record["user_id"] == self.user["user_id"] else "another's"
 
     def _methods(self) -> dict[str, str]:
         """The customer's ways to pay, in words, and the id of each."""
-        if self.user is None:
-            raise NotYet("it is not known who the customer is")
         words = {source: word for word, source in self.sources.items()}
-        return {words[method["source"]]: key for key, method in self.user["payment_methods"].items()}
+        return {words[method["source"]]: key for key, method in self._known()["payment_methods"].items()}
 
     def _method(self, payment: str) -> str:
         methods = self._methods()

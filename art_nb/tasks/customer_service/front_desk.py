@@ -86,10 +86,7 @@ class FrontDesk(Desk):
     @property
     def owner(self) -> str:
         """Whose order was found: theirs, another's, or somebody's while it is not known who the customer is."""
-        assert self.order is not None
-        if self.user is None:
-            return "somebody's"
-        return "their" if self.order["user_id"] == self.user["user_id"] else "another's"
+        return self._owner_of(self._found_order())
 
     def _find_variants(self, item: str) -> str:
         product = self._look("get_product_details", product_id=self._item(item)["product_id"])

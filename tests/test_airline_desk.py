@@ -1,0 +1,238 @@
+"""The airline's desk: what it shows, says and does, against the airline's tools called by hand; no rule is kept for the agent."""
+
+import random
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from art_nb.tasks.customer_service import STOP, course_tasks, course_world
+from art_nb.tasks.customer_service.airline_clerk import AirlineClerk
+from art_nb.tasks.customer_service.airline_desk import AIRLINE_DESK_TOOLS, AirlineDesk, AirlineDeskEnvironment
+from art_nb.tasks.customer_service.clerks import Clerk
+from art_nb.tasks.customer_service.desk import DESK_TURNS
+from art_nb.tasks.customer_service.front_desk import FrontDesk
+from art_nb.tasks.customer_service.policy import bags_to_pay
+
+TASKS = {task.id: task for task in course_tasks("airline", "train")}
+BAGS = next(task for task in TASKS.values() if task.wants["kind"] == "bags" and "user id" in task.wants["opening"])
+LOOKED_UP = [("find_customer", {}), ("find_reservation", {})]
+
+
+def a_desk(kind, *calls, accept=lambda task: True):
+    """A desk at which a customer of this kind has been heard and these calls were made."""
+    tasks = [task for task in TASKS.values() if task.wants["kind"] == kind and "user id" in task.wants["opening"]]
+    task = next(filter(accept, tasks))
+    desk = AirlineDesk(course_world("airline"), task)
+    for call in calls:
+        assert not desk.call(*call).startswith(("Refused", "Malformed"))
+    return desk
+
+
+def test_a_conversation_by_hand():
+    desk = AirlineDesk(course_world("airline"), BAGS)
+    user = desk.talk.world.records("users")[BAGS.user_id]
+    (due,) = BAGS.actions
+    reservation = desk.talk.world.records("reservations")[due.arguments["reservation_id"]]
+    more = due.arguments["total_baggages"] - reservation["total_baggages"]
+    paid = due.arguments["nonfree_baggages"] - reservation["nonfree_baggages"]
+    assert f"{user['membership']} member" in desk.call("find_customer", {})
+    seen = desk.call("find_reservation", {})
+    assert seen.startswith(f"Their {reservation['cabin'].replace('_', ' ')} reservation: ahead, ")
+    assert desk.call("ask", {"about": "payment"}) == "Use my credit card."
+    bags = {"free": str(more - paid), "paid": str(paid), "payment": "credit card"}
+    assert desk.call("add_bags", bags) == "Written down." and not desk.talk.world.differences()
+    assert desk.call("confirm", {}).startswith("Yes") and desk.call("carry_out", {}) == f"Thank you. {STOP}"
+    assert desk.reward() == 1 and desk.ended_by == "customer" and desk.talk.world.digest() == BAGS.digest
+    assert sum(desk.turn_rewards) == desk.talk.progress() == 1 and sum(desk.breaches) == desk.metrics()["violations"] == 0
+    said = [message["content"] for message in desk.talk.log if message["role"] == "assistant" and message["content"]]
+    assert reservation["reservation_id"] in said[1] and f" for {50 * paid} dollars" in said[1]
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+def test_every_customer_can_be_served_from_the_desk_without_breaking_a_rule(split):
+    tasks = course_tasks("airline", split)
+    desks = [AirlineClerk()(AirlineDesk(course_world("airline"), task)) for task in tasks]
+    assert [desk.reward() for desk in desks] == [1] * len(tasks)
+    assert [desk.talk.world.digest() for desk in desks] == [task.digest for task in tasks]
+    assert {desk.ended_by for desk in desks} == {"customer"} and not any(sum(desk.breaches) for desk in desks)
+    assert max(desk.calls for desk in desks) < DESK_TURNS
+
+
+def test_underneath_are_the_airlines_own_tools():
+    """What the desk has called, called by hand on another copy, answers the same and leaves the same database."""
+    for task in course_tasks("airline", "val"):
+        for hurried in (False, True):
+            desk, world = AirlineClerk(hurried)(AirlineDesk(course_world("airline"), task)), course_world("airline")
+            log = desk.talk.log
+            for message, answer in zip(log, log[1:], strict=False):
+                for call in message.get("tool_calls", ()):
+                    assert world.call(**call["function"]) == answer["content"]
+            assert world.digest() == desk.talk.world.digest()
+
+
+def test_haste_breaks_rules_that_no_tool_enforces():
+    tasks = course_tasks("airline", "train", 120)
+    desks = [AirlineClerk(hurried=True)(AirlineDesk(course_world("airline"), task)) for task in tasks]
+    assert 0.7 < sum(desk.reward() for desk in desks) / len(desks) < 0.95
+    assert all(desk.talk.watch.broken["unconfirmed"] for desk in desks)
+    forbidden = Counter(
+        task.wants["kind"] for task, desk in zip(tasks, desks, strict=True) if desk.talk.watch.broken["against_policy"]
+    )
+    assert set(forbidden) == {"bags", "other_day_in_basic_economy", "cancel_against_the_rules", "complain"}
+    for desk in desks:
+        assert sum(desk.breaches) == desk.metrics()["violations"]
+        assert len(desk.breaches) == desk.calls == len(desk.turn_rewards)
+        assert sum(desk.turn_rewards) == pytest.approx(desk.talk.progress())
+
+
+def test_what_is_shown_of_free_bags_is_what_the_policy_lets_go_unpaid():
+    """So many more bags and no other raise what the policy wants paid by nothing."""
+    desk = AirlineDesk(course_world("airline"), BAGS)
+    for user_id, user in course_world("airline").records("users").items():
+        desk.user = user | {"user_id": user_id}
+        for key in user["reservations"]:
+            desk.reservation = desk.talk.world.records("reservations")[key]
+            cabin, people = desk.reservation["cabin"], len(desk.reservation["passengers"])
+            bags, paid = desk.reservation["total_baggages"], desk.reservation["nonfree_baggages"]
+            due = [bags_to_pay(user, cabin, people, bags + more) for more in (desk.free_bags, desk.free_bags + 1)]
+            assert due == [paid, paid + 1]
+
+
+def test_nothing_that_the_desk_says_depends_on_the_solution():
+    calls = [*LOOKED_UP, ("cancel", {"reason": "health"}), ("confirm", {}), ("carry_out", {})]
+    desk, world = a_desk("cancel"), course_world("airline")
+    elsewhere = AirlineDesk(world, replace(desk.talk.task, actions=(), digest=world.digest()))
+    assert [desk.call(*call) for call in calls] == [elsewhere.call(*call) for call in calls]
+    assert (desk.reward(), elsewhere.reward()) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        ("other_day_in_basic_economy", ("move", {"payment": "credit card"})),
+        ("cancel_against_the_rules", ("cancel", {"reason": "health"})),
+        ("bags", ("add_bags", {"free": "9", "paid": "0", "payment": "credit card"})),
+        ("complain", ("compensate", {"amount": "900"})),
+    ],
+)
+def test_what_the_policy_forbids_the_desk_does_and_counts(kind, call):
+    desk = a_desk(kind, *LOOKED_UP, *([("find_flight", {})] if kind.startswith("other") else []), call)
+    desk.call("carry_out", {})
+    assert desk.talk.world.differences() and desk.talk.watch.broken["against_policy"] == 1
+    assert desk.breaches[-1] == desk.talk.watch.broken["unconfirmed"] + 1 == 2 and desk.turn_rewards[-1] < 0
+
+
+def test_what_makes_no_sense_yet_is_refused_in_words():
+    pay, one = {"payment": "credit card"}, {"free": "0", "paid": "1"}
+    desk = a_desk("cancel")
+    refusals = {
+        "carry_out": ({}, "the form is empty"),
+        "confirm": ({}, "the form is empty"),
+        "cancel": ({"reason": "weather"}, "no reservation was looked up"),
+        "correct_name": ({}, "no reservation was looked up"),
+        "compensate": ({"amount": "100"}, "it is not known who the customer is"),
+        "book": ({"cabin": "economy"} | pay, "it is not known who the customer is"),
+        "find_flight": ({}, "the customer has not named a day"),
+        "ask": ({"about": "order"}, 'there is no question about "order"'),
+    }
+    for name, (arguments, why) in refusals.items():
+        assert desk.call(name, arguments) == f"Refused: {why}."
+    desk = a_desk("cancel", *LOOKED_UP)
+    refusals = {
+        "move": (pay, "no flight was looked up"),
+        "book": ({"cabin": "economy"} | pay, "no flight was looked up"),
+        "add_bags": ({"free": "all", "paid": "1"} | pay, '"all" is no number'),
+        "compensate": ({"amount": "-1"}, '"-1" is no number'),
+        "cancel": ({"reason": "love"}, 'there is no reason "love"'),
+        "correct_name": ({}, "the customer has not said which name must be another"),
+    }
+    for name, (arguments, why) in refusals.items():
+        assert desk.call(name, arguments) == f"Refused: {why}."
+    assert desk.call("add_bags", one | {"payment": "PayPal"}) == 'Refused: they have no "PayPal".'
+    desk = a_desk("book", ("find_customer", {}), ("find_flight", {}))
+    assert desk.call("book", {"cabin": "first"} | pay) == 'Refused: there is no cabin "first".'
+    assert not desk.talk.world.differences()
+
+
+def test_a_certificate_does_not_pay_for_a_change():
+    """The airline's own tool says so, and the form is empty again."""
+
+    def has_one(task):
+        methods = course_world("airline").records("users")[task.user_id]["payment_methods"].values()
+        return "certificate" in [method["source"] for method in methods]
+
+    desk = a_desk("bags", *LOOKED_UP, ("add_bags", {"free": "0", "paid": "1", "payment": "certificate"}), accept=has_one)
+    assert desk.call("carry_out", {}) == "Refused: certificate cannot be used to update reservation."
+    assert desk.call("carry_out", {}) == "Refused: the form is empty." and not desk.talk.world.differences()
+
+
+def test_another_customers_reservation_and_one_that_is_not_there():
+    theirs = next(r for r in course_world("airline").records("reservations").values() if r["user_id"] != BAGS.user_id)
+    for key, answer in ((theirs["reservation_id"], "Another's "), ("A00000", "Refused: user not found.")):
+        desk = AirlineDesk(course_world("airline"), BAGS)
+        desk.heard.append(f"It is reservation {key}.")
+        assert desk.call("find_reservation", {}).startswith(answer.replace("Another", "Somebody"))
+        desk.call("find_customer", {})
+        assert desk.call("find_reservation", {}).startswith(answer)
+
+
+def test_a_malformed_call_ends_it():
+    for call in ((None, None), ("cancel_reservation", "{}"), ("move", "{}"), ("add_bags", '{"free": 1}'), ("ask", "{")):
+        desk = a_desk("cancel")
+        assert desk.call(*call).startswith("Malformed: ") and desk.ended_by == "malformed"
+
+
+@pytest.mark.parametrize(("desk_of", "clerk_of"), [(FrontDesk, Clerk), (AirlineDesk, AirlineClerk)])
+def test_whatever_is_called_only_a_form_that_is_carried_out_changes_anything(desk_of, clerk_of):
+    """Half of the calls are drawn, with words that fit here and there, the others a hurried clerk's."""
+    rng, tasks = random.Random(0), course_tasks(desk_of.domain, "train")
+    words = ["gift card", "no longer needed", "health", "economy", "reason", "0", "²", "", "\udcff", "x" * 99, '"}', "Mug"]
+    said, changed = Counter(), 0
+    for _ in range(300):
+        clerk, desk = clerk_of(hurried=True), desk_of(course_world(desk_of.domain), rng.choice(tasks))
+        clerk.desk, clerk.written = desk, None
+        while not desk.over:
+            function = rng.choice(desk.tools)["function"]
+            call = function["name"], {key: rng.choice(words) for key in function["parameters"]["properties"]}
+            call = clerk.next_call() if rng.random() < 0.5 else call
+            before, form, length = desk.talk.world.differences(), desk.form, len(desk.talk.log)
+            answer = desk.call(*call)
+            assert answer.isprintable() and answer not in ("", "Refused: .")
+            clerk.written = call if answer == "Written down." else clerk.written
+            said[answer.split()[0]] += 1
+            if desk.talk.world.differences() != before:
+                changed += 1
+                calls = [made["function"] for message in desk.talk.log[length:] for made in message.get("tool_calls", ())]
+                assert call[0] == "carry_out" and [(made["name"], made["arguments"]) for made in calls] == [form[:2]]
+    assert changed > 50 and said["Refused:"] > 500 and not said["Malformed:"]
+
+
+def test_the_desk_is_the_airlines():
+    with pytest.raises(ValueError, match="this desk is for airline; the world is retail"):
+        AirlineDesk(course_world("retail"), course_tasks("retail", "train", 1)[0])
+
+
+def test_trl_derives_the_same_schemas():
+    utils = pytest.importorskip("transformers.utils")
+    environment, names = AirlineDeskEnvironment(), [tool["function"]["name"] for tool in AIRLINE_DESK_TOOLS]
+    assert [utils.get_json_schema(getattr(environment, name)) for name in names] == AIRLINE_DESK_TOOLS
+    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "desk", "domain"}
+    assert public == set(names) and names == sorted(names)
+
+
+def test_what_means_the_same_has_the_same_name_and_arguments_as_in_the_shop():
+    functions = [[tool["function"] for tool in desk.tools] for desk in (FrontDesk, AirlineDesk)]
+    shop, airline = ({function["name"]: function["parameters"] for function in desk} for desk in functions)
+    both = set(shop) & set(airline)
+    assert both == {"ask", "cancel", "carry_out", "confirm", "decline", "find_customer"}
+    assert all(shop[name].get("required") == airline[name].get("required") for name in both)
+
+
+def test_the_environment_serves_as_the_desk_does():
+    environment = AirlineDeskEnvironment()
+    desk = a_desk("cancel")
+    assert environment.reset(task=desk.talk.task.id, prompt="ignored") == desk.talk.opening
+    for name, arguments in [*LOOKED_UP, ("cancel", {"reason": "weather"}), ("confirm", {}), ("carry_out", {})]:
+        said = getattr(environment, name)(**arguments)
+    assert STOP in said and environment.get_reward() == 1
