@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from art_nb.real_model import smollm2
+from art_nb.tasks.email_search import Scenario
 from art_nb.tasks.email_search import scenarios as questions
 from art_nb.tasks.game_2048 import scenarios as games
 from benchmarks.gathering import BASE
 from benchmarks.rise_email import paid
 from benchmarks.rollout import play
 from benchmarks.rollout_email import EMAIL_BASE
+from benchmarks.rollout_email import rollout as search
 from benchmarks.rollout_real import answers
 from benchmarks.time_to_skill import rollout as text_game
 
@@ -43,15 +45,18 @@ def batch(name: str) -> Batch:
         return Batch(str(EMAIL_BASE), art.TrainConfig(**rate), (2, 4, 8))
     if name == "answers":
         return Batch(smollm2(), art.TrainConfig(**rate), (8, 16, 32), 0.1)
+    if name == "tools":
+        return Batch(smollm2(), art.TrainConfig(**rate), (2, 4, 8), 0.1)
     return Batch(str(BASE), art.TrainConfig(**rate), (8, 16, 64))
 
 
-NAMES = ("games", "2048", "email", "answers")
+NAMES = ("games", "2048", "email", "answers", "tools")
 
 
 async def gathered(model: art.TrainableModel, name: str, **fewer: int) -> list[art.TrajectoryGroup]:
     """The groups of a batch. fewer: arguments of the function below that makes it, for a quick look."""
-    made = {"games": long_games, "2048": text_games, "email": searches, "answers": short_answers}[name](model, **fewer)
+    makers = {"games": long_games, "2048": text_games, "email": searches, "answers": short_answers, "tools": tool_calls}
+    made = makers[name](model, **fewer)
     return await art.gather_trajectory_groups(made, pbar_desc=None)
 
 
@@ -63,11 +68,16 @@ def long_games(model: art.TrainableModel, count: int = 64, shortest: int = 5, lo
 
 
 async def cut_play(model: art.TrainableModel, seed: int, turns: int) -> art.Trajectory:
-    """A game up to the first prompt that does not go on from the tokens so far.
+    """A game, as one sequence."""
+    return cut(await play(model, seed, turns))
+
+
+def cut(trajectory: art.Trajectory) -> art.Trajectory:
+    """The trajectory up to the first prompt that does not go on from the tokens so far.
 
     A malformed answer may read differently when it is sent back. We would train on two sequences then; TRL can't.
     """
-    trajectory, seen = await play(model, seed, turns), []
+    seen: list[int] = []
     for i, item in enumerate(trajectory.messages_and_choices):
         if isinstance(item, Choice):
             if item.prompt_token_ids[: len(seen)] != seen:
@@ -92,11 +102,26 @@ def searches(model: art.TrainableModel, groups: int = 16, size: int = 8) -> list
 
 
 def short_answers(model: art.TrainableModel, groups: int = 8, size: int = 8) -> list:
-    """A step of notebook 05, by the real model. It is hardly ever right at first: here every other answer is paid."""
+    """A step of notebook 05, by the real model."""
+    return [every_other_paid(group) for group in answers(model, groups, size)]
+
+
+def tool_calls(model: art.TrainableModel, groups: int = 2, size: int = 8, turns: int = 4) -> list:
+    """Searches of the mailbox, of at most `turns` calls, by the real model. It was never taught the form of a call: it is
+    held to it."""
+
+    async def searched(question: Scenario) -> art.Trajectory:
+        return cut(await search(model, question, turns, tool_choice="required"))
+
+    return [every_other_paid([searched(question) for _ in range(size)]) for question in questions("train", groups)]
+
+
+def every_other_paid(group: Iterable[Coroutine]) -> art.TrajectoryGroup:
+    """Groups without a signal are not trained on, and untrained the real model is hardly ever right."""
 
     async def paid(index: int, answering: Coroutine) -> art.Trajectory:
         trajectory = await answering
         trajectory.reward = float(index % 2)
         return trajectory
 
-    return [art.TrajectoryGroup(map(paid, range(size), group)) for group in answers(model, groups, size)]
+    return art.TrajectoryGroup(paid(index, answering) for index, answering in enumerate(group))

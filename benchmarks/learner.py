@@ -1,18 +1,21 @@
 """How fast gathered conversations are trained on, against stock TRL's GRPOTrainer on the same tokens.
 
-`python -m benchmarks.learner [--batch games|2048|email|answers]` prints one JSON line. `ratio`: tokens a second of training
-on what was gathered (making sequences of the trajectories, forward, backward, optimizer, metrics), over those of one
-optimizer step of stock TRL on the same sequences. `ratio_to_padded`: over ours without prefix trees, each sequence a row of
-its own. Tokens are real ones on all sides, padding not counted, and what sequences have in common counted in each of them.
-The stock trainer finds its own input format (prompts padded on the left, completions on the right, tool_mask) where it
-would generate; everything from there to the end of the step is its own, and timed. Same adapter, advantages, loss and
-learning rate. It runs with several batch sizes, and the fastest counts. After each of its steps ours makes one of either
-kind: a machine that is slower for a while is slower for all. It stops if the gradient norms of the first two steps differ:
-all must do the same work.
+`python -m benchmarks.learner [--batch games|2048|email|answers|tools] [--other trl|unsloth]` prints one JSON line.
+`ratio`: tokens a second of training on what was gathered (making sequences of the trajectories, forward, backward,
+optimizer, metrics), over those of one optimizer step of stock TRL on the same sequences. `ratio_to_padded`: over ours
+without prefix trees, each sequence a row of its own. Tokens are real ones on all sides, padding not counted, and what
+sequences have in common counted in each of them. The stock trainer finds its own input format (prompts padded on the
+left, completions on the right, tool_mask) where it would generate; everything from there to the end of the step is its
+own, and timed. Same adapter, advantages, loss and learning rate. It runs with several batch sizes, and the fastest
+counts. After each of its steps ours makes one of either kind: a machine that is slower for a while is slower for all.
+It stops if the gradient norms of the first two steps differ: all must do the same work.
 
-Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, a step of notebook 02; `email`, a step of
-notebook 03; `answers`, a step of notebook 05, the real model in the precision that it is loaded in. `distinct_tokens` are
-those that a prefix tree of the whole batch has.
+Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, a step of notebook 02; `email`, a
+step of notebook 03; `answers`, a step of notebook 05, the real model in the precision that it is loaded in; `tools`,
+the same model's searches of the mailbox by tool calls. `distinct_tokens` are those that a prefix tree of the whole
+batch has.
+
+`--other unsloth` has stock TRL train a model that Unsloth's CPU backend has loaded, in the precision that it is stored in.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ from benchmarks.batches import NAMES, Batch, batch, gathered
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
+
+ENGINES = {"trl": "transformers", "unsloth": "unsloth"}  # the other side -> what loads its model
 
 
 @dataclass
@@ -98,11 +103,11 @@ class StepClock(TrainerCallback):
         self.between()
 
 
-def measure_stock(folder: str, base: str, ours: Ours, batch_size: int, repeats: int) -> dict:
+def measure_stock(folder: str, base: str, engine: str, ours: Ours, batch_size: int, repeats: int) -> dict:
     """Median seconds of a step of stock TRL, `batch_size` sequences through the model at a time, after one to warm up; the
     gradient norms of the first two."""
-    say(f"training, stock TRL with {batch_size} sequences at a time")
-    policy, sequences, clock = stock_policy(base, seed=0), ours.sequences(), StepClock(ours.steps)
+    say(f"training, stock TRL with {batch_size} sequences at a time, the model by {engine}")
+    policy, sequences, clock = stock_policy(base, 0, engine), ours.sequences(), StepClock(ours.steps)
     trainer = stock_trainer(
         policy, folder, [{"prompt": ""}] * len(sequences), trainer_class=FedTrainer,
         per_device_train_batch_size=batch_size, gradient_accumulation_steps=len(sequences) // batch_size,
@@ -141,19 +146,20 @@ def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, to
     return inputs | {"num_items_in_batch": (inputs["completion_mask"] * inputs["tool_mask"]).sum()}
 
 
-def measure(name: str, batch_sizes: list[int], repeats: int, **fewer: int) -> dict:
-    """fewer: of what is gathered, for a quick look."""
-    chosen = batch(name)
+def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl", **fewer: int) -> dict:
+    """other: one of ENGINES. fewer: of what is gathered, for a quick look."""
+    chosen, engine = batch(name), ENGINES[other]
     batch_sizes = batch_sizes or list(chosen.batch_sizes)
     with tempfile.TemporaryDirectory() as folder:
         ours = asyncio.run(prepared(folder, name, chosen, max(batch_sizes), **fewer))
         need_a_loss()
-        stock = {size: measure_stock(folder, chosen.base, ours, size, repeats) for size in batch_sizes}
+        stock = {size: measure_stock(folder, chosen.base, engine, ours, size, repeats) for size in batch_sizes}
     first = ours.grad_norms[:2]  # the first step's, made with trees, and the second's, with padded rows
     for size, numbers in stock.items():
         if any(abs(theirs / mine - 1) > chosen.tolerance for theirs, mine in zip(numbers["grad_norms"], first, strict=True)):
             raise SystemExit(f"gradient norms differ: ours {first}, stock TRL {numbers} at batch size {size}")
-    return compared(ours, {size: numbers["seconds"] for size, numbers in stock.items()}) | {"grad_norms": first}
+    seconds = {size: numbers["seconds"] for size, numbers in stock.items()}
+    return {"other": other} | compared(ours, seconds) | {"grad_norms": first}
 
 
 def compared(ours: Ours, stock: dict[int, float]) -> dict:
@@ -180,10 +186,11 @@ def compared(ours: Ours, stock: dict[int, float]) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", choices=NAMES, default="games")
+    parser.add_argument("--other", choices=ENGINES, default="trl", help="what loads the model that stock TRL trains")
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="stock TRL's, to choose from; by default the batch's own")
     parser.add_argument("--repeats", type=int, default=3, help="steps measured, after one to warm up")
     a = parser.parse_args()
-    print_result(f"learner_{a.batch}", lambda: measure(a.batch, a.batch_sizes, a.repeats))
+    print_result(f"learner_{a.batch}", lambda: measure(a.batch, a.batch_sizes, a.repeats, a.other))
 
 
 if __name__ == "__main__":

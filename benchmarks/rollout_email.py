@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from typing import Literal
 
 import art_nb as art
 from art_nb.tasks.email_search.environment import (
@@ -35,16 +36,20 @@ MAX_TOKENS = 48  # of one answer; a call takes 10 to 35
 
 
 async def rollout(
-    model: art.TrainableModel, scenario: Scenario, max_turns: int = MAX_TURNS, temperature: float = 1.0
+    model: art.TrainableModel,
+    scenario: Scenario,
+    max_turns: int = MAX_TURNS,
+    temperature: float = 1.0,
+    tool_choice: Literal["auto", "required"] = "auto",
 ) -> art.Trajectory:
-    """One search by the model, as notebook 03 makes them."""
+    """One search by the model, as notebook 03 makes them. tool_choice "required": each answer is a call."""
     search, client = EmailSearch(course_mailbox(), scenario, max_turns), model.openai_client()
     question = {"role": "user", "content": first_message(scenario)}
     trajectory = art.Trajectory(messages_and_choices=[question], tools=TOOLS, metadata={"scenario": scenario.id})
     while not search.over:
         completion = await client.chat.completions.create(
             model=model.get_inference_name(), messages=trajectory.messages(), tools=TOOLS, max_tokens=MAX_TOKENS,
-            temperature=temperature,
+            temperature=temperature, tool_choice=tool_choice,
         )
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)

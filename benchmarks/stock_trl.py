@@ -23,9 +23,10 @@ from trl.trainer import utils as trl_utils  # noqa: E402
 from art_nb.training.policy import Policy, load_policy  # noqa: E402
 
 
-def stock_policy(base: str, seed: int) -> Policy:
-    """The base model through plain transformers and PEFT, with the adapter that LocalBackend(seed=seed) starts from."""
-    return load_policy(base, engine="transformers", seed=seed)
+def stock_policy(base: str, seed: int, engine: str = "transformers") -> Policy:
+    """The base model with the adapter that LocalBackend(seed=seed) starts from: through plain transformers and PEFT, or
+    through Unsloth, in the precision that it is stored in."""
+    return load_policy(base, engine=engine, init_args={"dtype": "auto"} if engine == "unsloth" else None, seed=seed)
 
 
 def stock_trainer(

@@ -16,6 +16,7 @@ BASE = str(rollout.BASE)
 trl_can_train = pytest.mark.skipif(
     not (find_spec("triton") or find_spec("unsloth")), reason="stock TRL can't train without Triton or Unsloth"
 )
+has_unsloth = pytest.mark.skipif(not find_spec("unsloth"), reason="Unsloth is not installed")
 MACHINE = {"processor", "cores", "threads", "load", "device", "versions", "date"}
 
 
@@ -63,12 +64,13 @@ def test_an_illegal_move_neither_ends_the_game_nor_changes_the_board():
 
 
 @trl_can_train
-def test_learner(capsys):
+@pytest.mark.parametrize("other", ["trl", pytest.param("unsloth", marks=has_unsloth)])
+def test_learner(capsys, other):
     count = batches.GROUP
-    quick = partial(learner.measure, "games", [4, count], repeats=1, count=count, shortest=1, longest=3)
+    quick = partial(learner.measure, "games", [4, count], repeats=1, other=other, count=count, shortest=1, longest=3)
     result = printed(capsys, "learner", quick)
     assert result.keys() == {
-        "benchmark", "ratio", "ratio_to_padded", "ours_tokens_per_s", "padded_tokens_per_s", "stock_tokens_per_s",
+        "benchmark", "other", "ratio", "ratio_to_padded", "ours_tokens_per_s", "padded_tokens_per_s", "stock_tokens_per_s",
         "stock_batch_size", "stock_tokens_per_s_by_batch_size", "sequences", "tokens", "distinct_tokens", "trained_tokens",
         "padding_of_stock", "grad_norms",
     }  # fmt: skip
@@ -97,6 +99,21 @@ def test_short_answers_are_paid_by_turns(tmp_path):
     groups = asyncio.run(main())
     assert [[t.reward for t in group] for group in groups] == [[0, 1, 0, 1]] * 2
     assert len({str(t.messages()[1]) for group in groups for t in group}) == 2
+
+
+def test_tool_calls_are_called_and_go_on_from_what_was_said(tmp_path):
+    async def main():
+        model = await gathering.registered(str(tmp_path), BASE, "model")  # plays 2048, knows nothing of mails
+        return await batches.gathered(model, "tools", groups=2, size=4, turns=3)
+
+    groups = asyncio.run(main())
+    assert [[t.reward for t in group] for group in groups] == [[0, 1, 0, 1]] * 2
+    for trajectory in (t for group in groups for t in group):
+        seen: list[int] = []
+        for choice in trajectory.choices():
+            assert choice.prompt_token_ids[: len(seen)] == seen
+            seen = choice.prompt_token_ids + choice.token_ids
+        assert 1 <= len(trajectory.choices()) <= 3
 
 
 @trl_can_train
