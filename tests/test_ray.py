@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sys
 
 import psutil
 import pytest
@@ -228,3 +229,52 @@ def test_two_learners_have_the_gradient_of_one_and_outlive_each_other(cluster, t
     for one, two in zip(rows, rows_of_two, strict=True):
         one, two = ({k: v for k, v in without_clock(row).items() if isinstance(v, float | int)} for row in (one, two))
         assert two == pytest.approx(one, rel=1e-3, abs=1e-6, nan_ok=True)
+
+
+async def played(model, scenario, folder, lives):
+    """`rollout`, with a word on who plays it; the first that finds the file `lives` ends its process, as a crash would."""
+    if lives.exists():
+        lives.unlink()
+        os.kill(os.getpid(), 9)
+    trajectory = await rollout(model, scenario)
+    trajectory.metadata |= {"process": os.getpid(), "step": await model.get_step()}
+    (folder / f"{scenario} {os.urandom(4).hex()}").touch()
+    return trajectory
+
+
+async def failing(model, scenario):
+    raise KeyError(scenario)
+
+
+def test_rollouts_run_in_workers_of_their_own_and_outlive_them(cluster, tiny_base, tmp_path):
+    """Two workers, one of which dies in the middle. All rollouts come, each once, no two drawn alike, and teach."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as functions of a notebook are
+    ended, lives = tmp_path / "ended", tmp_path / "lives"
+    ended.mkdir()
+
+    async def run():
+        async with art.RayBackend(samplers=2, workers=2, path=tmp_path, engine="transformers") as backend:
+            model, said = await registered(backend, tiny_base), []
+            for step in range(2):
+                lives.touch()
+                groups = [
+                    art.TrajectoryGroup(backend.rollout(played, model, f"{step} {g}", ended, lives) for _ in range(4))
+                    for g in range(3)
+                ]
+                groups = await art.gather_trajectory_groups(groups, pbar_desc=None)
+                assert [len(group) for group in groups] == [4, 4, 4] and not lives.exists()
+                trajectories = [trajectory for group in groups for trajectory in group]
+                assert {trajectory.metadata["step"] for trajectory in trajectories} == {step}
+                assert len({trajectory.metadata["process"] for trajectory in trajectories} - {os.getpid()}) >= 2
+                said.append(said_in(groups))
+                assert (await model.train(groups, CONFIG)).step == step + 1
+            with pytest.raises(KeyError, match="nobody"):
+                await backend.rollout(failing, model, "nobody")
+            assert list(model.history().trajectories) == [12, 12]
+            return said
+
+    said = asyncio.run(run())
+    for step, rollouts in enumerate(said):
+        assert len({str(turns) for turns in rollouts}) == 12
+        assert {policy for turns in rollouts for policy, *_ in turns} == {f"m@{step}"}
+    assert len(list(ended.iterdir())) >= 24  # one that had ended may have died before its word was out

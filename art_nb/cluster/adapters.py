@@ -32,6 +32,10 @@ class Adapters:
             del self._refs[next(iter(self._refs))]
         return found
 
+    def know(self, refs: dict[str, Any]) -> None:
+        """Ray's references that another process has, by the policy's name."""
+        self._refs |= refs
+
     def clear(self) -> None:
         """Files have been replaced."""
         self._refs.clear()

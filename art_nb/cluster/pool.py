@@ -88,11 +88,12 @@ class Member:
 class Pool:
     """The samplers of one model.
 
+    first: how often a prompt counts as asked already, so that pools of several processes draw differently.
     tokens_sampled, seconds: as a `Sampler` counts them.
     """
 
-    def __init__(self, members: list[Member], names: Names):
-        self.members, self.names = members, names
+    def __init__(self, members: list[Member], names: Names, first: int = 0):
+        self.members, self.names, self._first = members, names, first
         self.tokens_sampled, self.seconds = 0, 0.0
         self._open, self._since = 0, 0.0
         self._fresh = Fresh()
@@ -116,7 +117,7 @@ class Pool:
             self._asked.clear()
         times = self._times(name, conversation, parameters)
         asked = {**parameters, "messages": conversation, "model": name, "times": times}
-        with self._counted():
+        with self.counted():
             while True:
                 member = await self._choose(conversation)
                 try:
@@ -136,7 +137,7 @@ class Pool:
         """How often the policy was asked this prompt before, and counts this time."""
         shown = {name: parameters.get(name) or None for name in ("tools", "extra_body", "chat_template_kwargs")}
         counts, prompt = self._asked.setdefault(policy, {}), _digest([conversation, shown])
-        counts[prompt] = times = counts.get(prompt, -1) + 1
+        counts[prompt] = times = counts.get(prompt, self._first - 1) + 1
         return times
 
     async def _choose(self, conversation: list[dict]) -> Member:
@@ -148,7 +149,7 @@ class Pool:
         return last if last in living else min(living, key=lambda member: member.open)
 
     @contextmanager
-    def _counted(self) -> Iterator[None]:
+    def counted(self) -> Iterator[None]:
         """The seconds in which at least one request is open."""
         if not self._open:
             self._since = time.perf_counter()

@@ -1,6 +1,7 @@
 """RayBackend: samplers and learner as Ray actors, on this machine or many, in the place of `LocalBackend()`.
 
-Rollouts run here. Every file of a model lies where a `LocalBackend` has it, so either goes on where the other stopped.
+Rollouts run here, or by `rollout` in actors too. Every file of a model lies where a `LocalBackend` has it, so either goes on
+where the other stopped.
 """
 
 from __future__ import annotations
@@ -9,10 +10,10 @@ import asyncio
 import os
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from openai import AsyncOpenAI
 
@@ -21,6 +22,7 @@ from art_nb.cluster.actors import LearnerActor, Request, SamplerActor, Spec
 from art_nb.cluster.adapters import Adapters
 from art_nb.cluster.calls import ask, connect, every
 from art_nb.cluster.pool import Member, Pool
+from art_nb.cluster.rollout_worker import RolloutWorkers
 from art_nb.inference.client import InProcessClient
 from art_nb.model import Model
 from art_nb.remote.backend import note_advantages
@@ -32,6 +34,7 @@ from art_nb.types import LocalTrainResult, TrainConfig, TrainSFTConfig
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
 
+T = TypeVar("T")
 SILENT = 60.0  # seconds after which it is said what is waited for
 PATIENCE = 5.0  # seconds that a sampler waits for rollouts that it has just answered
 TRIES = 5  # times that a step is begun anew, before it is taken for what kills its learner
@@ -41,6 +44,7 @@ TRIES = 5  # times that a step is begun anew, before it is taken for what kills 
 class Spread:
     """One registered model: the actors that work for it.
 
+    workers: where rollouts run that `RayBackend.rollout` sends away; None before the first.
     met: all learners are together, and hold what the latest checkpoint holds.
     sampled: the pool's tokens and seconds when the last step ended.
     """
@@ -50,6 +54,8 @@ class Spread:
     learners: list[Any]
     pool: Pool
     adapters: Adapters
+    spec: Spec
+    workers: RolloutWorkers | None = None
     met: bool = False
     loop: asyncio.AbstractEventLoop | None = None
     sampled: tuple[int, float] = (0, 0.0)
@@ -68,7 +74,9 @@ class RayBackend:
         learners: how many train it. Each takes its share of a batch; without dropout their gradient is that of one.
         path: folder of everything that is written. On several machines it must be one that all of them see.
         gpu_cost_per_hour_usd, engine, seed, slots, base_models, progress: as of `LocalBackend`, the slots of each sampler.
-        sampler_options, learner_options: Ray's, for each actor: `{"num_gpus": 1}`, say. Each takes one CPU unless told.
+        workers: how many run the rollouts of each model that are given to `rollout`.
+        sampler_options, learner_options, worker_options: Ray's, for each actor: `{"num_gpus": 1}`, say. Each takes one CPU
+            unless told.
 
     Raises: ImportError when Ray is not installed.
     """
@@ -79,6 +87,7 @@ class RayBackend:
         samplers: int = 4,
         learners: int = 1,
         *,
+        workers: int = 1,
         path: str | os.PathLike | None = None,
         gpu_cost_per_hour_usd: float | None = None,
         engine: str = "auto",
@@ -87,17 +96,19 @@ class RayBackend:
         base_models: Mapping[str, str] | None = None,
         sampler_options: Mapping[str, Any] | None = None,
         learner_options: Mapping[str, Any] | None = None,
+        worker_options: Mapping[str, Any] | None = None,
         progress: Callable[[str], None] | None = None,
     ) -> None:
-        if samplers < 1 or learners < 1:
-            raise ValueError(f"samplers={samplers}, learners={learners}: give 1 or more")
-        self.address, self.samplers, self.learners = address, samplers, learners
+        if min(samplers, learners, workers) < 1:
+            raise ValueError(f"samplers={samplers}, learners={learners}, workers={workers}: give 1 or more of each")
+        self.address, self.samplers, self.learners, self.workers = address, samplers, learners, workers
         self.path = Path(path or ".art").absolute()
         self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
         self.base_models = {name: _placed(base) for name, base in (base_models or {}).items()}
         self._options = {"path": str(self.path), "engine": engine, "seed": seed, "slots": slots}
         self._sampler_options = {"num_cpus": 1, **(sampler_options or {})}
         self._learner_options = {"num_cpus": 1, **(learner_options or {})}
+        self._worker_options = {"num_cpus": 1, **(worker_options or {})}
         self.progress = progress or (lambda text: None)
         self._spread: dict[Path, Spread] = {}
         self._started_ray = False
@@ -134,7 +145,8 @@ class RayBackend:
 
         if ray.is_initialized():
             for spread in self._spread.values():
-                for actor in (*spread.learners, *(member.actor for member in spread.pool.members)):
+                workers = spread.workers.actors if spread.workers else []
+                for actor in (*spread.learners, *(member.actor for member in spread.pool.members), *workers):
                     ray.kill(actor)
             if self._started_ray:
                 ray.shutdown()
@@ -178,7 +190,7 @@ class RayBackend:
         split, row = unlogged(folder, names.step)
         if row is not None:
             model._append_row(split, names.step, await model._with_totals("train", row, []), [])
-        return Spread(names, folder, learners, Pool(members, names), adapters)
+        return Spread(names, folder, learners, Pool(members, names), adapters, spec)
 
     async def _heard_of(self, refs: list[Any]) -> list[Any]:
         """What actors say first. While Ray finds no place for them it is said what is missing."""
@@ -200,6 +212,19 @@ class RayBackend:
         """An OpenAI client that asks the model's samplers, as it is now or was at any kept step, or its base model."""
         spread = self._of(model)
         return InProcessClient(spread.pool.create, spread.names.names, spread.loop)
+
+    async def rollout(self, rollout: Callable[..., Awaitable[T]], model: TrainableModel, *arguments: Any) -> T:
+        """What `await rollout(model, *arguments)` returns, run in an actor: for environments that need processors.
+
+        Gather it as any rollout: `art.TrajectoryGroup(backend.rollout(play, model, seed) for _ in range(8))`. There the
+        model can be asked, not trained. Function, arguments and result must pickle. When the actor dies it begins anew.
+
+        Raises: what the rollout raises.
+        """
+        spread = self._of(model)
+        if spread.workers is None:
+            spread.workers = RolloutWorkers(spread.spec, spread.pool, spread.adapters, self.workers, self._worker_options)
+        return await spread.workers.run(rollout, arguments)
 
     async def _get_step(self, model: Model[Any, Any]) -> int:
         return self._of(model).names.step
