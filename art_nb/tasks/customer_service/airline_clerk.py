@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from art_nb.tasks.customer_service.airline_desk import (
     AIRLINE_SOURCES,
+    BAGS,
     CABINS,
     DAY,
     RESERVATION,
@@ -71,12 +72,10 @@ class AirlineClerk(RuleClerk[AirlineDesk]):
         if tool == "cancel":
             arguments["reason"] = str(self._cause())
         if tool == "compensate":
-            assert desk.reservation is not None
-            arguments["amount"] = "100" if self.hurried else str(100 * len(desk.reservation["passengers"]))
+            arguments["dollars"] = "100"
         if tool == "add_bags":
-            more = int(self._heard(r"add \d+ bag").split()[1])
-            free = more if self.hurried else min(more, desk.free_bags)
-            arguments |= {"free": str(free), "paid": str(more - free)}
+            more = int(self._heard(BAGS.pattern).split()[1])
+            arguments["paid"] = "0" if self.hurried else str(max(0, more - desk.free_bags))
         if tool == "book":
             arguments["cabin"] = self._heard(rf"in (?:{'|'.join(CABINS)})\b").removeprefix("in ")
         if tool in ("move", "add_bags", "book"):

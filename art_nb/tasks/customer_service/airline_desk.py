@@ -27,13 +27,14 @@ USER_ID = re.compile(r"\b[a-z]+_[a-z]+_\d+\b")
 RESERVATION = re.compile(r"\b(?=[A-Z]*\d)[A-Z\d]{6}\b")
 DAY = re.compile(r"\b\d{4}-\d\d-\d\d\b")
 PLACES = re.compile(r"from [A-Z]{3} to [A-Z]{3}\b")
+BAGS = re.compile(r"add \d+ bag")
 RENAMING = re.compile(r"the name \w+ \w+ must be \w+ \w+")
 
 _PAYMENT = choice(AIRLINE_SOURCES)
 AIRLINE_DESK_TOOLS = [
     desk_tool(
-        "add_bags", "Put on the form: more bags for the reservation.", free="how many of them are free.",
-        paid=f"how many of them cost {BAG} dollars.", payment=_PAYMENT,
+        "add_bags", "Put on the form: more bags, as many as the customer wants.", paid=f"how many cost {BAG} dollars.",
+        payment=_PAYMENT,
     ),
     desk_tool("ask", "Ask the customer.", about=choice(AIRLINE_QUESTIONS)),
     desk_tool(
@@ -42,7 +43,7 @@ AIRLINE_DESK_TOOLS = [
     ),
     desk_tool("cancel", "Put on the form: cancel the reservation.", reason=choice(AIRLINE_REASONS)),
     desk_tool("carry_out", "Make the change that is on the form and tell the customer."),
-    desk_tool("compensate", "Put on the form: a certificate for the customer.", amount="how many dollars."),
+    desk_tool("compensate", "Put on the form: a certificate.", dollars="how many for each passenger."),
     desk_tool("confirm", "Read the form to the customer and ask for a yes."),
     desk_tool("correct_name", "Put on the form: a passenger's name as the customer says it must be."),
     desk_tool("decline", "Tell the customer that it can't be done."),
@@ -154,8 +155,12 @@ class AirlineDesk(Desk):
             reservation_id=self._key(), cabin=old["cabin"], flights=[_leg(flight)], payment_id=method,
         )  # fmt: skip
 
-    def _add_bags(self, free: str, paid: str, payment: str) -> str:
-        old, method, more, due = self._found(), self._method(payment), _number(free) + _number(paid), _number(paid)
+    def _add_bags(self, paid: str, payment: str) -> str:
+        old, method, due = self._found(), self._method(payment), _number(paid)
+        if not (said := self.given(BAGS)):
+            raise NotYet("the customer has not said how many bags")
+        if due > (more := int(said.split()[1])):
+            raise NotYet(f"the customer wants {_count(more, 'more bag')}")
         return self._fill(
             f"add {_count(more, 'bag')} to reservation {self._key()}, for {BAG * due} dollars, with {method}",
             "update_reservation_baggages", reservation_id=self._key(), total_baggages=old["total_baggages"] + more,
@@ -187,9 +192,9 @@ class AirlineDesk(Desk):
             total_baggages=0, nonfree_baggages=0, insurance="no",
         )  # fmt: skip
 
-    def _compensate(self, amount: str) -> str:
-        user_id, dollars = self._known()["user_id"], _number(amount)
-        return self._fill(f"send a certificate of {dollars} dollars", "send_certificate", user_id=user_id, amount=dollars)
+    def _compensate(self, dollars: str) -> str:
+        amount, user_id = _number(dollars) * len(self._found()["passengers"]), self._known()["user_id"]
+        return self._fill(f"send a certificate of {amount} dollars", "send_certificate", user_id=user_id, amount=amount)
 
 
 def _leg(flight: dict) -> dict:
@@ -198,7 +203,7 @@ def _leg(flight: dict) -> dict:
 
 
 def _number(text: str) -> int:
-    if not re.fullmatch("[0-9]{1,4}", text):
+    if not re.fullmatch("[0-9]{1,3}", text):
         raise NotYet(f"{quoted(text)} is no number")
     return int(text)
 
