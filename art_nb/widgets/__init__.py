@@ -4,6 +4,7 @@ Knows records, the tasks whose tools it draws, and the browser. Knows nothing ab
 """
 
 from .advantage_explorer import AdvantageExplorer
+from .chat_widget import ChatWidget
 from .group_view import GroupView
 from .judge_view import JudgeView
 from .kl_explorer import KLExplorer
@@ -15,6 +16,6 @@ from .training_view import TrainingView
 from .trajectory_viewer import TrajectoryViewer
 
 __all__ = [
-    "AdvantageExplorer", "GroupView", "JudgeView", "KLExplorer", "LivePage", "RepairView", "SurrogateExplorer", "TokenLens",
-    "TrainingView", "TrajectoryViewer",
+    "AdvantageExplorer", "ChatWidget", "GroupView", "JudgeView", "KLExplorer", "LivePage", "RepairView", "SurrogateExplorer",
+    "TokenLens", "TrainingView", "TrajectoryViewer",
 ]  # fmt: skip
