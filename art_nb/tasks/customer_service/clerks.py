@@ -38,13 +38,16 @@ class RuleClerk(Generic[AnyDesk]):
 
     def __init__(self, hurried: bool = False):
         self.hurried = hurried
+        self.refused = False  # whether the desk could not do the last call
 
     def __call__(self, desk: AnyDesk) -> AnyDesk:
-        self.desk = desk
+        self.desk, self.refused = desk, False
         self.written: Call | None = None  # what is on the form
         while not desk.over:
             call = self.next_call()
-            if desk.call(*call).startswith("Written down"):
+            answer = desk.call(*call)
+            self.refused = answer.startswith("Refused")
+            if answer.startswith("Written down"):
                 self.written = call
         return desk
 
@@ -55,7 +58,7 @@ class RuleClerk(Generic[AnyDesk]):
     def _failed(self) -> bool:
         """Whether the last thing that happened was a refusal."""
         last = self.desk.talk.log[-1]
-        return last["role"] == "tool" and refused(last["content"])
+        return self.refused or last["role"] == "tool" and refused(last["content"])
 
     def _heard(self, pattern: str) -> Any:
         return self.desk.given(re.compile(pattern))
@@ -67,21 +70,25 @@ class Clerk(RuleClerk[FrontDesk]):
     def next_call(self) -> Call:
         desk = self.desk
         if desk.user is None:
-            return ("find_customer", {}) if desk.given(WHO) else ("ask", {"about": "who"})
+            return ("find_customer", {}) if desk.given(WHO) and not self.refused else ("ask", {"about": "who"})
+        if not desk.given(NUMBER):
+            return "ask", {"about": "order"}
         if desk.order is None or desk.order["order_id"] != desk.given(NUMBER):
             return ("decline", {}) if self._failed() else ("find_order", {})
         tool = self._wish()
         allowed = self.hurried or desk.owner == "their"
-        if self._failed() or not allowed or desk.order["status"] != FITTING.get(tool, desk.order["status"]):
+        if tool is None or self._failed() or not allowed or desk.order["status"] != FITTING.get(tool, desk.order["status"]):
             return "decline", {}
         wanted = self._filled_in(tool)
+        if None in wanted[1].values():
+            return "decline", {}
         if wanted[0] != tool or tool == "tell_price" or self.written != wanted:
             return wanted
         return ("carry_out", {}) if desk.agreed or self.hurried else ("confirm", {})
 
-    def _wish(self) -> str:
-        """The tool for what the customer said last that is a wish."""
-        return next(tool for text in reversed(self.desk.heard) for words, tool in CHANGES.items() if words in text)
+    def _wish(self) -> str | None:
+        """The tool for what the customer said last that is a wish; None for wishes that the clerk knows no words for."""
+        return next((tool for text in reversed(self.desk.heard) for words, tool in CHANGES.items() if words in text), None)
 
     def _filled_in(self, tool: str) -> Call:
         """The call with what the customer has said; before it a question, or a look at variants, where that is lacking."""
