@@ -91,12 +91,12 @@ def test_the_reader_is_the_customer(page, lab, shot):
 def test_what_is_written_is_shown_as_text(page, lab, shot):
     path = lab.write("hostile.ipynb", SETUP + CHAT, "chat", "chat.lines")
     open_notebook(page, lab, path)
-    page.set_viewport_size({"width": 480, "height": 900})
     run_all(page)
     view = page.locator(".an-chat")
     line = view.get_by_label("What you say as the customer")
     line.wait_for()
     wait_idle(page)
+    page.set_viewport_size({"width": 480, "height": 900})
     line.fill(HOSTILE)
     press(page, "Enter")
     answered(view, 1)
