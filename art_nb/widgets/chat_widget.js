@@ -17,22 +17,26 @@ function render({ model, el }) {
   const outcome = h("p", { class: "an-outcome", role: "status" });
   const input = h("input", {
     type: "text", class: "an-line", maxlength: longest, "aria-label": "What you say as the customer", placeholder: "Write as the customer",
+    onkeydown: (event) => { // a form would do, but JupyterLab keeps Enter from submitting it
+      if (event.key !== "Enter" || event.isComposing || noKeys(event)) return;
+      event.preventDefault();
+      say(input.value);
+    },
   });
   const button = (text, title, onclick) => h("button", { type: "button", title, onclick }, text);
-  const send = h("button", { type: "submit", class: "an-send" }, "Send");
+  const send = button("Send", "Enter sends it too", () => say(input.value));
   const scripted = button("Let the customer speak", "", () => say(shown().suggestion));
   const leave = button("Leave", "You go, and the conversation is over", () => say(`${input.value.trim() || "Goodbye."} ${stop}`));
   const back = button("Take back", "Takes back the customer's last line and all that followed", () => put(lines().slice(0, -1)));
   const anew = button("Begin again", "Takes back everything", () => put([]));
-  const form = h("form", { class: "an-form", onsubmit: (event) => { event.preventDefault(); say(input.value); } },
-    input, send, scripted, leave, back, anew);
+  const desk = h("div", { class: "an-desk" }, input, send, scripted, leave, back, anew);
   const card = h("p", { class: "an-card", dir: "auto" }, model.get("role"));
   root.append(
     h("header", { class: "an-head" }, h("strong", {}, "You are the customer"), outcome),
     h("details", { class: "an-role", open: true }, h("summary", {}, "What you know and want"), card),
     h("div", { class: "an-columns" }, talk,
       h("section", { class: "an-beside", "aria-label": "The database" }, h("b", {}, "Changed in the database"), changes, h("b", {}, "Rules broken"), broken)),
-    form);
+    desk);
 
   function put(said) {
     if (!hasKernel || waits()) return;
@@ -84,7 +88,7 @@ function render({ model, el }) {
     outcome.textContent = status(now, waiting);
     root.classList.toggle("an-waiting", waiting);
     root.dataset.lines = now.lines;
-    form.hidden = !hasKernel;
+    desk.hidden = !hasKernel;
     const closed = waiting || now.over;
     for (const node of [send, leave]) node.disabled = closed;
     input.readOnly = closed;

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import synthetic
+from test_chat_widget_in_lab import CHAT
 from test_explorers_group_in_lab import amount, check_advantages, check_surrogate, drag, slider
 from test_explorers_token_in_lab import HOSTILE, shown_numbers
 from test_judge_view_in_lab import GROUPS, order
@@ -37,7 +38,8 @@ def executed(folder: Path) -> Path:
     from nbclient import NotebookClient
     from nbformat import v4, write
 
-    sources = [SETUP + RECORDS, TRAINING, VIEWER, "GroupView(records)", TALK, GROUPS + "JudgeView(groups)", EXPLORERS]
+    sources = [SETUP + RECORDS, TRAINING, VIEWER, "GroupView(records)", TALK, GROUPS + "JudgeView(groups)", EXPLORERS,
+               CHAT + "chat.play()"]  # fmt: skip
     notebook = v4.new_notebook(cells=[v4.new_markdown_cell("# Views"), *map(v4.new_code_cell, sources)])
     NotebookClient(notebook, kernel_name="python3").execute()
     write(notebook, folder / "views.ipynb")
@@ -133,6 +135,17 @@ def test_training_is_scrubbed_by_pointer_and_keys(tab, site, shot):
     settle(tab)
     assert 10 < int(caption.inner_text().split()[1]) < 20
     shot(view, "book_training")
+
+
+def test_a_chat_is_read_where_no_kernel_answers(tab, site, shot):
+    open_page(tab, f"{site}/notebooks/views.html")
+    chat = tab.locator(".an-chat")
+    assert chat.locator(".an-outcome").inner_text() == "To write here, run the notebook." and not chat.get_by_label("What you say").is_visible()
+    show(chat)
+    chat.locator("summary", has_text="return_delivered_order_items").click()
+    assert "return requested" in chat.locator(".an-call pre").last.inner_text()
+    assert chat.locator(".an-changes li").count() == 3 and chat.locator(".an-said").count() == 9
+    shot(chat, "book_chat")
 
 
 def test_a_trajectory_is_opened_and_replayed_and_hostile_text_stays_text(tab, site, shot):
