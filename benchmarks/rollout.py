@@ -28,7 +28,7 @@ from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment
-from benchmarks import rollout_code, rollout_email, rollout_real
+from benchmarks import rollout_code, rollout_email, rollout_real, rollout_service
 from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
 from benchmarks.result import print_result, say
 
@@ -159,7 +159,7 @@ def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--task", choices=["2048", "email", "code"], default="2048")
+    parser.add_argument("--task", choices=["2048", "email", "code", "retail"], default="2048")
     parser.add_argument("--model", choices=["nano", "real"], default="nano")
     parser.add_argument("--base", help="folder or hub name of the base model; by default the task's nano model")
     parser.add_argument("--groups", type=int, help="by default 8 of 2048, 16 of the others")
@@ -174,6 +174,9 @@ def main() -> None:
     elif a.task == "code":
         base = a.base or str(rollout_code.CODE_BASE)
         print_result("rollout_code", lambda: rollout_code.measure(base, a.groups or 16, a.size))
+    elif a.task == "retail":
+        base = a.base or str(rollout_service.SERVICE_BASE)
+        print_result("rollout_service", lambda: rollout_service.measure(base, a.groups or 16, a.size))
     else:
         base = a.base or str(rollout_email.EMAIL_BASE)
         print_result("rollout_email", lambda: rollout_email.measure(base, a.groups or 16, a.size))

@@ -70,7 +70,7 @@ def test_the_command_makes_the_items_it_is_given_and_names_them_all_otherwise(mo
     assert command.main(["b", "c"]) == 2 and "no item 'c'" in (said := capsys.readouterr()).err and not said.out
 
 
-@pytest.fixture(scope="module", params=["nano", "nano_email", "nano_tic_tac_toe", "nano_code"])
+@pytest.fixture(scope="module", params=["nano", "nano_email", "nano_tic_tac_toe", "nano_code", "nano_service"])
 def base(request):
     """(folder, recipe, facts, committed tokenizer) of a base model."""
     folder, recipe = DATA / request.param, importlib.import_module(f"data.{request.param}.maker").RECIPE

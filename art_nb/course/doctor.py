@@ -18,7 +18,9 @@ from art_nb.course.setup_venv import JUPYTER, has_nvidia_gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = f"{'python' if os.name == 'nt' else 'python3'} art_nb/course/setup_venv.py"
-NANO, NANO_EMAIL, NANO_CODE = (ROOT / "data" / name for name in ("nano", "nano_email", "nano_code"))
+NANO, NANO_EMAIL, NANO_CODE, NANO_SERVICE = (
+    ROOT / "data" / name for name in ("nano", "nano_email", "nano_code", "nano_service")
+)
 SHOWN = ("transformers", "trl", "peft", "openai", "jupyterlab", "ipywidgets", "anywidget")
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 UNSLOTH_PROBE = "import unsloth; print(f'{unsloth.__version__}, {unsloth.DEVICE_TYPE} backend')"
@@ -66,6 +68,7 @@ def examine(nano: Path = NANO) -> Iterator[Finding]:
     yield nano_model(nano)
     yield nano_model(NANO_EMAIL, "email model")
     yield nano_model(NANO_CODE, "code model")
+    yield nano_model(NANO_SERVICE, "service model")
     yield unsloth()
     yield chromium()
 

@@ -18,6 +18,7 @@ from typing import Any
 from art_nb.tasks.customer_service.conversation import OVER, Conversation
 from art_nb.tasks.customer_service.customer import STOP, Customer, RuleCustomer
 from art_nb.tasks.customer_service.environment import ServiceEnvironment, method_of
+from art_nb.tasks.customer_service.milestones import Milestones
 from art_nb.tasks.customer_service.policy import refused
 from art_nb.tasks.customer_service.tasks import Task
 from art_nb.tasks.customer_service.world import World
@@ -50,8 +51,8 @@ class Desk(ByToolCalls):
     Fields: talk (the conversation underneath, with its world and watch), heard (what the customer has said), user (who was
     looked up, or None), form (None or the change that is on it: a tool's name, its arguments, and the change in words),
     agreed (whether the last thing said was a yes to the form), calls, turn_rewards and breaches (for each call what it added
-    to the conversation's `progress`, and how many rules it broke), ended_by (None while it runs, then "customer",
-    "malformed" or "turns").
+    to the conversation's `progress`, and how many rules it broke), gains (for each call what it earned by `milestones`),
+    ended_by (None while it runs, then "customer", "malformed" or "turns").
     """
 
     domain: str
@@ -77,6 +78,8 @@ class Desk(ByToolCalls):
         self.agreed = False
         self.turn_rewards: list[float] = []
         self.breaches: list[int] = []
+        self.gains: list[float] = []
+        self._milestones = Milestones(self)
 
     def call(self, name: str | None, arguments: str | dict | None) -> str:
         """As `ByToolCalls.call`; the agent reads the customer's reply, or what was found."""
@@ -86,6 +89,7 @@ class Desk(ByToolCalls):
         said = self._make(name, arguments)
         self.turn_rewards.append(self.talk.progress() - progress)
         self.breaches.append(self._broken() - broken)
+        self.gains.append(self._milestones.gain())
         return said
 
     def _make(self, name: str | None, arguments: str | dict | None) -> str:
