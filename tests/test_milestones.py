@@ -84,7 +84,9 @@ def test_what_each_call_earns():
     assert earned(*FOUND, ASK, ASK)[4:] == [STEP, IDLE]  # what is known already
     assert earned(*FOUND, OTHER, FORM, OTHER, FORM)[4:] == [IDLE, STEP, IDLE, IDLE]  # a form pays once
     assert earned(*FOUND, OTHER, CONFIRM)[5:] == [IDLE]  # the customer's yes to the wrong refund
-    assert earned(*FOUND, OTHER, CONFIRM, CARRY_OUT)[6:] == [IDLE + HARM]
+    assert earned(*FOUND, OTHER, CONFIRM, CARRY_OUT)[6:] == [IDLE]  # the shop's tool refuses it
+    watch = ("return_item", {"item": "Watch", "payment": "gift card"})
+    assert earned(*FOUND, watch, CARRY_OUT)[5:] == [IDLE + 2 * HARM]  # unasked, and not what is due
     assert earned(*FOUND, FORM, CARRY_OUT)[5:] == [SOLVED + HARM]  # unasked
     assert earned(*FOUND, DECLINE)[4:] == [IDLE + HARM]  # the customer leaves, and something was due
     assert earned((None, None)) == [IDLE + HARM]
@@ -95,4 +97,4 @@ def test_where_nothing_is_due_a_refusal_is_paid_once_it_is_seen_why():
     assert gains == [STEP] * 4 + [SOLVED]
     assert earned(*[DECLINE] * 3, task=FRIEND) == [IDLE, IDLE, IDLE + HARM]
     form = ("cancel", {"reason": "no longer needed"})
-    assert earned(CUSTOMER, ORDER, form, CONFIRM, CARRY_OUT, task=FRIEND)[2:] == pytest.approx([IDLE, IDLE, IDLE + 2 * HARM])
+    assert earned(CUSTOMER, ORDER, form, CONFIRM, CARRY_OUT, task=FRIEND)[2:] == pytest.approx([IDLE, IDLE, IDLE + 3 * HARM])  # a rule, a record, and the customer leaves

@@ -3,7 +3,7 @@
 It knows which calls make sense in form (`shop_demonstrations`, `airline_demonstrations`): nothing is carried out before
 something is on the form, an item is one of the order, a way to pay is one that the customer has. Among these it draws, and
 too often without thinking: what a hurried clerk would do and what a careful one would do are only more likely than the rest.
-The target is what it might do (a distribution), not what was drawn. Its customers are those of other worlds than the course's.
+The target is what it might do (a distribution), not what was drawn. Its customers live in other worlds than the course's.
 """
 
 from __future__ import annotations
