@@ -29,7 +29,7 @@ def tokenizer():
 @pytest.fixture(scope="module")
 def demonstrations():
     task = DemonstrationsService(random.Random(5), worlds=1)
-    return [task() for _ in range(120)]
+    return [task() for _ in range(300)]
 
 
 def calls_of(demonstration):

@@ -71,7 +71,8 @@ def initial_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCaus
             if name != "model.embed_tokens.weight":
                 parameter.copy_(taught.get_parameter(name))
         for text, token in sorted(tokenizer.get_vocab().items()):
-            model.model.embed_tokens.weight[token] = taught.model.embed_tokens.weight[there.get(text) or free.pop()]
+            source = there[text] if text in there else free.pop()
+            model.model.embed_tokens.weight[token] = taught.model.embed_tokens.weight[source]
     return model
 
 
@@ -163,4 +164,4 @@ training.json holds these figures and the losses of the first steps; tests/test_
 files' hashes; `python -m art_nb doctor` checks them. Licence: Apache-2.0, as all of the project.
 """  # noqa: E501 - a table's row is one line
 
-RECIPE = nano_model.Recipe("customer_service", 260, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)
+RECIPE = nano_model.Recipe("customer_service", 600, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)
