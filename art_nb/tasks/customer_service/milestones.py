@@ -10,12 +10,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from art_nb.tasks.customer_service.tasks import told
-
-if TYPE_CHECKING:
-    from art_nb.tasks.customer_service.desk import Desk
 
 STEP, SOLVED, IDLE, HARM = 0.25, 1.0, -0.1, -1.0
 RECORDS = {"get_order_details": "order_id", "get_reservation_details": "reservation_id"}
@@ -24,7 +21,8 @@ RECORDS = {"get_order_details": "order_id", "get_reservation_details": "reservat
 class Milestones:
     """Those of one conversation. reached: their names so far."""
 
-    def __init__(self, desk: Desk):
+    def __init__(self, desk: Any):
+        """desk: a `desk.Desk`, which makes these."""
         self.desk, self.task, self.wants = desk, desk.talk.task, desk.talk.task.wants
         self.goal = desk.talk.goal.changes()
         self.changes = desk.talk.world.changes()
