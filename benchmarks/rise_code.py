@@ -8,7 +8,8 @@ seconds of training. `drawn` is measured at temperature 1, as in training, `used
 somebody repairs who draws as many tries blindly, without trying anything twice. `ratio` is
 what is repaired after over before, drawn, in the mean. `--split val` is for choosing settings: test problems stay unseen.
 `--reward` chooses what is paid: `simple` what `Mending.gains` says, each call for what it did, `visible` the same for
-passing the examples, `whole` the task's reward.
+passing the examples, each call for all that follows it (an `if` for one example earns nothing before the others have one),
+`whole` the task's reward.
 """
 
 from __future__ import annotations
@@ -37,10 +38,10 @@ TEMPERATURES = {"drawn": 1.0, "used": 0.5}
 MEASURED = {"repaired": 100, "only_visible": 100, "special": 100, "malformed": 100, "tries": 1}  # metric: 100 for percent
 
 
-def config(step: int, steps: int) -> art.TrainConfig:
-    """The settings of one training step, counted from 0. A call is paid for what it did, and not for later ones."""
+def config(step: int, steps: int, reward: str = "simple") -> art.TrainConfig:
+    """The settings of one training step, counted from 0. Only for passing examples is a call paid for later ones as well."""
     rate = LEARNING_RATE * (1 - (1 - LAST_SHARE) * step / max(1, steps - 1))
-    return art.TrainConfig(learning_rate=rate, turn_discount=0.0, scale_rewards="batch")
+    return art.TrainConfig(learning_rate=rate, turn_discount=float(reward == "visible"), scale_rewards="batch")
 
 
 async def paid(model: art.TrainableModel, problem: Problem, reward: str, temperature: float = 1.0) -> art.Trajectory:
@@ -69,7 +70,7 @@ async def train(model: art.TrainableModel, steps: int, reward: str) -> None:
             pbar_desc=None,
         )
         gathered = time.perf_counter()
-        await model.train(groups, config(step, steps))
+        await model.train(groups, config(step, steps, reward))
         seen = {name: fmean(t.metrics[name] for group in groups for t in group) for name in MEASURED}
         took = f"{gathered - started:.1f} + {time.perf_counter() - gathered:.1f} s"
         say(f"step {step + 1} of {steps}: " + ", ".join(f"{name} {value:.2f}" for name, value in seen.items()) + f", {took}")
