@@ -62,7 +62,7 @@ def test_a_conversation_is_paid_as_the_reward_says():
     assert sum(served["progress"].turn_rewards) == served["progress"].reward == 1
     assert served["whole"].reward == 1 and served["whole"].turn_rewards is None
     assert {talk.metrics["solved"] for talk in served.values()} == {1} and served["whole"].metrics["declined"] == 0
-    assert paid([None], "milestones").reward == -1.1 and paid([None], "whole").reward == 0
+    assert paid([None], "milestones").reward == -0.6 and paid([None], "whole").reward == 0
     both = asyncio.run(rise_service.paid(Scripted(["".join(map(written, calls))]), TASK, "milestones"))
     assert both.turn_rewards == [pytest.approx(0.25 * (len(calls) - 1) + 1)]  # an answer of several calls earns what all do
 

@@ -80,14 +80,14 @@ def test_haste_is_dearer_than_it_is_worth():
 def test_what_each_call_earns():
     assert earned(*FOUND, ASK, FORM, CONFIRM, CARRY_OUT) == [*[STEP] * 7, SOLVED]
     assert earned(CUSTOMER, CUSTOMER) == [STEP, IDLE]
-    assert earned(ORDER, DECLINE, ORDER) == [STEP, STEP, STEP + HARM]  # an order, before it is known who asks
+    assert earned(ORDER, DECLINE, ORDER) == [STEP, STEP, HARM]  # an order, before it is known who asks
     assert earned(*FOUND, ASK, ASK)[4:] == [STEP, IDLE]  # what is known already
     assert earned(*FOUND, OTHER, FORM, OTHER, FORM)[4:] == [IDLE, STEP, IDLE, IDLE]  # a form pays once
     assert earned(*FOUND, OTHER, CONFIRM)[5:] == [IDLE]  # the customer's yes to the wrong refund
     assert earned(*FOUND, OTHER, CONFIRM, CARRY_OUT)[6:] == [IDLE]  # the shop's tool refuses it
     watch = ("return_item", {"item": "Watch", "payment": "gift card"})
-    assert earned(*FOUND, watch, CARRY_OUT)[5:] == [IDLE + 2 * HARM]  # unasked, and not what is due
-    assert earned(*FOUND, FORM, CARRY_OUT)[5:] == [SOLVED + HARM]  # unasked
+    assert earned(*FOUND, watch, CARRY_OUT)[5:] == [2 * HARM]  # unasked, and not what is due
+    assert earned(*FOUND, FORM, CARRY_OUT)[5:] == [HARM]  # unasked
     assert earned(*FOUND, DECLINE)[4:] == [IDLE + HARM]  # the customer leaves, and something was due
     assert earned((None, None)) == [IDLE + HARM]
 
@@ -97,4 +97,4 @@ def test_where_nothing_is_due_a_refusal_is_paid_once_it_is_seen_why():
     assert gains == [STEP] * 4 + [SOLVED]
     assert earned(*[DECLINE] * 3, task=FRIEND) == [IDLE, IDLE, IDLE + HARM]
     form = ("cancel", {"reason": "no longer needed"})
-    assert earned(CUSTOMER, ORDER, form, CONFIRM, CARRY_OUT, task=FRIEND)[2:] == pytest.approx([IDLE, IDLE, IDLE + 3 * HARM])  # a rule, a record, and the customer leaves
+    assert earned(CUSTOMER, ORDER, form, CONFIRM, CARRY_OUT, task=FRIEND)[2:] == pytest.approx([IDLE, IDLE, 3 * HARM])  # a rule, a record, and the customer leaves

@@ -25,7 +25,7 @@ from data.nano_service.shop_demonstrations import SHOP_WORDS, shop_calls
 
 Shares = dict[str, float]
 
-CARE, HASTE = 0.15, 0.3  # how likely it does what a careful and what a hurried clerk does; else anything that makes sense
+CARE, HASTE = 0.15, 0.45  # how likely it does what a careful and what a hurried clerk does; else anything that makes sense
 
 
 class Workplace(NamedTuple):
@@ -39,8 +39,8 @@ class Workplace(NamedTuple):
 
 
 WORKPLACES = {
-    "retail": Workplace(FrontDesk, Clerk, shop_calls, SHOP_WORDS, 0.65),
-    "airline": Workplace(AirlineDesk, AirlineClerk, airline_calls, AIRLINE_WORDS, 0.35),
+    "retail": Workplace(FrontDesk, Clerk, shop_calls, SHOP_WORDS, 0.8),
+    "airline": Workplace(AirlineDesk, AirlineClerk, airline_calls, AIRLINE_WORDS, 0.2),
 }
 
 

@@ -2,8 +2,9 @@
 
 The task's reward comes at the end, if it comes, and doing nothing solves the tasks in which nothing is due. So a call is
 paid for what it did: `STEP` for each milestone that is reached for the first time, `SOLVED` for the solution, `IDLE` for
-reaching none, and `HARM` for each broken rule, for a change that is not due and for an end that leaves something undone.
-Which milestones there are follows from the task: its actions, and the script of its customer. No clerk is asked.
+reaching none; nothing of that if it breaks a rule. `HARM` is for each broken rule, for a change that is not due and for an
+end that leaves something undone. Which milestones there are follows from the task: its actions, and the script of its
+customer. No clerk is asked.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 from art_nb.tasks.customer_service.tasks import told
 
-STEP, SOLVED, IDLE, HARM = 0.25, 1.0, -0.1, -1.0
+STEP, SOLVED, IDLE, HARM = 0.25, 1.0, -0.1, -0.5
 RECORDS = {"get_order_details": "order_id", "get_reservation_details": "reservation_id"}
 
 
@@ -34,10 +35,11 @@ class Milestones:
         before, self.changes = self.changes, self.desk.talk.world.changes()
         new = set(self._standing()) - self.reached
         self.reached |= new
-        earned = sum(SOLVED if name == "solved" else STEP for name in new) or IDLE
+        broken = self.desk.breaches[-1]
+        earned = 0.0 if broken else sum(SOLVED if name == "solved" else STEP for name in new) or IDLE
         wrong = self.changes not in (before, self.goal)
         undone = self.desk.over and "solved" not in self.reached
-        return earned + HARM * (self.desk.breaches[-1] + wrong + undone)
+        return earned + HARM * (broken + wrong + undone)
 
     def _standing(self) -> Iterator[str]:
         """The milestones that are reached as things stand."""
