@@ -21,7 +21,7 @@ from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rollout_real import rollout
 
-STEPS, GROUPS, SIZE = 20, 8, 8
+STEPS, GROUPS, SIZE = 12, 8, 8
 LEARNING_RATE = 3e-4  # it falls in a line, to a tenth
 
 

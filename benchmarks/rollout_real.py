@@ -30,7 +30,7 @@ THINGS = {
     "test": "piano camera guitar helmet ladder",
 }
 PEOPLE = {"train": "Anna Ben Carla David Emma Felix", "val": "Grace Henry", "test": "Irene Jonas Karla Leo"}
-MAX_TOKENS = 6
+MAX_TOKENS = 7
 
 
 def scenario(split: str, number: int) -> tuple[str, int]:
