@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from art_nb.real_model import smollm2
-from art_nb.tasks.email_search import Scenario
+from art_nb.tasks.email_search import TOOLS, Scenario
 from art_nb.tasks.email_search import scenarios as questions
 from art_nb.tasks.game_2048 import scenarios as games
 from benchmarks.gathering import BASE
@@ -107,13 +108,23 @@ def short_answers(model: art.TrainableModel, groups: int = 8, size: int = 8) -> 
 
 
 def tool_calls(model: art.TrainableModel, groups: int = 2, size: int = 8, turns: int = 4) -> list:
-    """Searches of the mailbox, of at most `turns` calls, by the real model. It was never taught the form of a call: it is
+    """Searches of the mailbox, of at most `turns` calls, by the real model. It was never taught the form of a call, and is
     held to it."""
 
     async def searched(question: Scenario) -> art.Trajectory:
-        return cut(await search(model, question, turns, tool_choice="required"))
+        return cut(await search(model, question, turns, tools=narrow(TOOLS), tool_choice="required", max_tokens=96))
 
     return [every_other_paid([searched(question) for _ in range(size)]) for question in questions("train", groups)]
+
+
+def narrow(tools: list[dict]) -> list[dict]:
+    """The same functions; arguments that they lack are forbidden, and long texts: a call fits into an answer."""
+    found = copy.deepcopy(tools)
+    for parameters in (tool["function"]["parameters"] for tool in found):
+        parameters["additionalProperties"] = False
+        for argument in parameters["properties"].values():
+            argument |= {"string": {"maxLength": 16}, "array": {"maxItems": 1}}.get(argument["type"], {})
+    return found
 
 
 def every_other_paid(group: Iterable[Coroutine]) -> art.TrajectoryGroup:

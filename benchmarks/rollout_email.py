@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from typing import Literal
+from typing import Any
 
 import art_nb as art
 from art_nb.tasks.email_search.environment import (
@@ -35,21 +35,15 @@ EMAIL_BASE = BASE.with_name("nano_email")
 MAX_TOKENS = 48  # of one answer; a call takes 10 to 35
 
 
-async def rollout(
-    model: art.TrainableModel,
-    scenario: Scenario,
-    max_turns: int = MAX_TURNS,
-    temperature: float = 1.0,
-    tool_choice: Literal["auto", "required"] = "auto",
-) -> art.Trajectory:
-    """One search by the model, as notebook 03 makes them. tool_choice "required": each answer is a call."""
+async def rollout(model: art.TrainableModel, scenario: Scenario, max_turns: int = MAX_TURNS, **asked: Any) -> art.Trajectory:
+    """One search by the model, as notebook 03 makes them. asked: parameters of its requests, to ask differently."""
     search, client = EmailSearch(course_mailbox(), scenario, max_turns), model.openai_client()
+    asked = {"tools": TOOLS, "max_tokens": MAX_TOKENS, "temperature": 1.0} | asked
     question = {"role": "user", "content": first_message(scenario)}
-    trajectory = art.Trajectory(messages_and_choices=[question], tools=TOOLS, metadata={"scenario": scenario.id})
+    trajectory = art.Trajectory(messages_and_choices=[question], tools=asked["tools"], metadata={"scenario": scenario.id})
     while not search.over:
         completion = await client.chat.completions.create(
-            model=model.get_inference_name(), messages=trajectory.messages(), tools=TOOLS, max_tokens=MAX_TOKENS,
-            temperature=temperature, tool_choice=tool_choice,
+            model=model.get_inference_name(), messages=trajectory.messages(), **asked
         )
         choice = completion.choices[0]
         trajectory.messages_and_choices.append(choice)
