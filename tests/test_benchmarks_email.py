@@ -152,7 +152,7 @@ def test_a_turn_discount_needs_the_reward_at_the_last_turn(monkeypatch):
 def test_rises_are_paired_by_question():
     """Every second question got better: the interval is that of the differences, not of the two shares."""
     def metrics(correct):
-        return {"correct": correct, "sources_right": 0.0, "malformed": 1.0, "turns": 2.0 + correct}
+        return {"correct": correct, "sources_right": 0.0, "read_right": 0.0, "malformed": 1.0, "turns": 2.0 + correct}
 
     before, after = [metrics(0.0), metrics(1.0)] * 50, [metrics(1.0)] * 100
     found = rise_email.rises(before, after, rise_email.MEASURED)
@@ -174,3 +174,31 @@ def test_the_command_says_what_it_measures(module, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         module.main()
     assert "one JSON line" in " ".join(capsys.readouterr().out.split())
+
+
+def test_each_call_is_paid_for_what_it_did():
+    scenario = QUESTIONS[0]
+    look, read, answer = calls_for(scenario)
+    box = task.course_mailbox()
+    ids = [hit.message_id for hit in box.search(scenario.inbox, look[1]["keywords"], limit=10)]
+    place = 1 + min(ids.index(source) for source in scenario.sources if source in ids)
+    other = ("read_email", {"message_id": next(i for i in ids if i not in scenario.sources)})
+    nothing = ("search_emails", {"keywords": "no such words"})
+
+    def paid(*calls):
+        return asyncio.run(rise_email.paid(Scripted(map(written, calls)), scenario, "calls")).turn_rewards
+
+    assert paid(nothing, look, look, other, read, read, answer) == pytest.approx([0, 0.5 / place, 0, 0, 0.5, 0, 1])
+    assert paid(look, ("return_final_answer", {"answer": "7 dollars", "sources": []})) == pytest.approx([0.5 / place, 0])
+    assert paid(read, ("read_email", {})) == pytest.approx([0.5, -1]) and paid(None) == [-1]
+    settings = rise_email.config(0, 1, "calls")
+    assert settings.turn_discount == 0 and settings.scale_rewards == "batch"
+
+
+def test_the_kinds_are_counted():
+    read, right = {"read_right": 1.0, "correct": 0.0}, {"read_right": 1.0, "correct": 1.0}
+    first, *others = task.scenarios("train", 30)
+    same = next(scenario for scenario in others if scenario.kind == first.kind)
+    other = next(scenario for scenario in others if scenario.kind != first.kind)
+    found = rise_email.by_kind([first, other, same], [read, {"read_right": 0.0, "correct": 0.0}, right])
+    assert found == {first.kind: [2, 2, 1], other.kind: [1, 0, 0]}
