@@ -26,7 +26,7 @@ from benchmarks.result import print_result, say
 from benchmarks.rise_email import rises
 from benchmarks.rollout_service import SERVICE_BASE, rollout
 
-STEPS, GROUPS, SIZE = 12, 16, 8  # groups a step, conversations in a group
+STEPS, GROUPS, SIZE = 24, 16, 8  # groups a step, conversations in a group
 LEARNING_RATE, LAST_SHARE = 1.5e-3, 0.1  # it falls in a line, to this share
 TASKS = {"test": 200, "val": 80}
 TEMPERATURES = {"drawn": 1.0, "used": 0.5}

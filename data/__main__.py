@@ -44,7 +44,7 @@ def nano_code() -> dict:
 
 
 def nano_service() -> dict:
-    """the base model that serves customers (8 minutes on one core)"""
+    """the base model that serves customers (11 minutes on one core)"""
     from data import nano_model
     from data.nano_service.maker import RECIPE
 
