@@ -49,6 +49,18 @@ def test_hostile_text_is_escaped_in_the_still():
     assert "<img src=x" not in viewer.static_html() and "<script>" not in viewer.static_html()
 
 
+def test_a_conversation_of_calls_is_drawn_call_by_call():
+    """An answer that is a call has no text of its own."""
+
+    def drawn(name, found, log):
+        calls = [{"name": name, "arguments": "{}"}]
+        turns = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+        record = {"step": 0, "group": 0, "index": 0, "reward": 1.0, "turns": [*turns, {"role": "tool", "content": found}], "logs": [log]}
+        return TrajectoryViewer([record]).static_png()
+
+    assert len({drawn("look", "here", "x"), drawn("seek", "here", "x"), drawn("look", "there", "x"), drawn("look", "here", "y")}) == 4
+
+
 def test_training_view_collects_rows_and_survives_a_long_run():
     view = TrainingView(total_steps=200)
     for row in rows(150):

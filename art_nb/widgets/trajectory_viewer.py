@@ -178,7 +178,7 @@ def _bars(axes, kinds: list[tuple[str, int]]) -> None:
 
 
 def _strip(axes, body: dict) -> None:
-    """Draw one trajectory in little room: boards from start to end; else the search in a mailbox, or the last answer."""
+    """Draw one trajectory in little room: boards from start to end; else a search of mails, calls, or the last answer."""
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
     boards = [turn["board"] for turn in body["turns"] if "board" in turn]
@@ -199,11 +199,25 @@ def _strip(axes, body: dict) -> None:
 
 def _lines(body: dict) -> list[str]:
     if "mail" in body:
-        lines = [line[:96] for line in mail_lines(body["mail"])]
-        return lines if len(lines) <= 9 else [*lines[:6], "  ...", *lines[-2:]]
+        return _some([line[:96] for line in mail_lines(body["mail"])])
+    if any(turn.get("tool_calls") for turn in body["turns"]):
+        return _some([*filter(None, map(_line, body["turns"])), *body["logs"]])
     answers = [turn["content"] for turn in body["turns"] if turn["role"] == "assistant"] or [""]
     text = answers[-1][:420]
     return [text[i : i + 84] for i in range(0, len(text), 84)]
+
+
+def _line(turn: dict) -> str:
+    """A turn of a conversation with tools, in one line: who speaks is told by what stands before it."""
+    calls = "; ".join(f"{call['name']} {call['arguments']}" for call in turn.get("tool_calls") or [])
+    mark = {"assistant": "  ", "tool": "    -> "}.get(turn["role"], "")
+    said = " ".join((calls or turn["content"]).split())
+    return "" if turn["role"] == "system" else f"{mark}{said}"[:96]
+
+
+def _some(lines: list[str]) -> list[str]:
+    """As many as there is room for: the first and the last."""
+    return lines if len(lines) <= 9 else [*lines[:6], "  ...", *lines[-2:]]
 
 
 def _cell(axes, x: float, y: float, value: int) -> None:
