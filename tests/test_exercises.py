@@ -16,7 +16,7 @@ from art_nb.course.exercises import Exercise, checker, same
 
 NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "game_2048": "02_2048", "email_search": "03_email_search",
              "ruler": "04_ruler", "real_model": "05_real_model", "serve": "06_serve", "monitor": "07_monitor", "own_environment": "own_environment", "tic_tac_toe": "tic_tac_toe",
-             "scale_out": "09_scale_out", "code_repair": "10_code_repair"}  # fmt: skip
+             "scale_out": "09_scale_out", "code_repair": "10_code_repair", "customer_service": "08_customer_service"}  # fmt: skip
 FOLDER = Path(__file__).parent.parent / "notebooks"
 SOLUTION = re.compile(r"<details><summary>Solution[^<]*</summary>\n\n```python\n(.*?)```\n(.*?)</details>", re.DOTALL)
 CHECK = re.compile(r'^check\("(\w+)", (\w+)\)$', re.MULTILINE)
