@@ -184,7 +184,7 @@ def _strip(axes, body: dict) -> None:
     boards = [turn["board"] for turn in body["turns"] if "board" in turn]
     if not boards:
         text = clean("\n".join(_lines(body)))
-        axes.text(0, 0.95, text, fontsize=7, family="monospace", va="top", color=GREY, parse_math=False)
+        axes.text(0, 0.95, text, fontsize=7, family="monospace", va="top", color=GREY, parse_math=False, in_layout=False)
         return
     count = min(6, len(boards))
     chosen = [round(i * (len(boards) - 1) / max(1, count - 1)) for i in range(count)]
@@ -201,7 +201,7 @@ def _lines(body: dict) -> list[str]:
     if "mail" in body:
         return _some([line[:96] for line in mail_lines(body["mail"])])
     if any(turn.get("tool_calls") for turn in body["turns"]):
-        return _some([*filter(None, map(_line, body["turns"])), *body["logs"]])
+        return _some([*filter(None, map(_line, body["turns"])), *(log[:96] for log in body["logs"])])
     answers = [turn["content"] for turn in body["turns"] if turn["role"] == "assistant"] or [""]
     text = answers[-1][:420]
     return [text[i : i + 84] for i in range(0, len(text), 84)]
