@@ -134,7 +134,7 @@ def test_chunks_that_do_not_come_end_the_stream(policy, sampler, blocking):
             await go_on.wait()
 
     sampler.settle = stalls
-    client = client.with_options(timeout=1.0)
+    client = client.with_options(timeout=4.0)
     ask = {**ENDLESS, "messages": [user("8")], "stream": True}
 
     async def heard():

@@ -54,7 +54,7 @@ def test_cheaper_adapters_give_the_same_outputs_and_gradients(checkpoint, rank):
         assert len(own_forwards(model)) == 14
         for row in range(3):  # summed over several passes
             logits = model(input_ids=IDS[row : row + 1]).logits
-            torch.testing.assert_close(logits[0], expected[row], atol=1e-5, rtol=1e-5)
+            assert (logits[0] - expected[row]).abs().max() < 1e-5 * expected.abs().max()
             (logits * weights[row]).sum().backward()
     assert_equal_gradients(gradients(model), expected_gradients)
     assert own_forwards(model) == []
