@@ -164,9 +164,10 @@ class LlamaCpp:
         return response.json()
 
 
-# Reads its input to the end, so it ends with whoever started it. Keys and values in float32, as in process.
+# Reads its input to the end, so it ends with whoever started it. Keys and values in float32, as in process. The address
+# is one write: llama.cpp logs from another thread to the same pipe, and with PYTHONUNBUFFERED a print is several.
 _SERVE = """
-import sys
+import os, sys
 import xllamacpp
 settings = xllamacpp.CommonParams()
 settings.model.path, settings.n_ctx, settings.n_parallel, settings.warmup = sys.argv[1], int(sys.argv[3]), 1, False
@@ -174,6 +175,6 @@ settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F3
 settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = int(sys.argv[2])
 server = xllamacpp.Server(settings)
-print("\\nLISTENING", server.listening_address, flush=True)
+os.write(1, f"\\nLISTENING {server.listening_address}\\n".encode())
 sys.stdin.read()
 """
