@@ -12,74 +12,32 @@ each call for what it did, `progress` the same by `Desk.turn_rewards`, `whole` t
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import tempfile
-import time
-from itertools import islice
-from statistics import fmean
-
 import art_nb as art
 from art_nb.tasks.customer_service import Task, course_tasks
 from benchmarks.gathering import registered
-from benchmarks.result import print_result, say
-from benchmarks.rise_email import rises
+from benchmarks.rising import TEMPERATURES, before_and_after, command, falling, of_seeds, pay_calls, rises
 from benchmarks.rollout_service import SERVICE_BASE, rollout
 
 STEPS, GROUPS, SIZE = 24, 16, 8  # groups a step, conversations in a group
-LEARNING_RATE, LAST_SHARE = 1.5e-3, 0.1  # it falls in a line, to this share
+LEARNING_RATE = 1.5e-3
 TASKS = {"test": 200, "val": 80}
-TEMPERATURES = {"drawn": 1.0, "used": 0.5}
+REWARDS = ("milestones", "progress", "whole")
 MEASURED = {"solved": 100, "declined": 100, "malformed": 100, "violations": 1, "writes": 1, "calls": 1}  # 100 for percent
 
 
 def config(step: int, steps: int) -> art.TrainConfig:
     """The settings of one training step, counted from 0. A call is paid for what it did, and not for later ones."""
-    rate = LEARNING_RATE * (1 - (1 - LAST_SHARE) * step / max(1, steps - 1))
-    return art.TrainConfig(learning_rate=rate, turn_discount=0.0, scale_rewards="batch")
+    return art.TrainConfig(learning_rate=falling(step, steps, LEARNING_RATE), turn_discount=0.0, scale_rewards="batch")
 
 
 async def paid(model: art.TrainableModel, task: Task, reward: str, temperature: float = 1.0) -> art.Trajectory:
-    """One conversation with the reward "milestones", "progress" or "whole"."""
+    """One conversation with one of REWARDS."""
     trajectory, desk = await rollout(model, task, temperature=temperature)
-    answers = trajectory.choices()
-    names = [call.function.name for said in answers for call in said.message.tool_calls or []]
+    names = [call.function.name for said in trajectory.choices() for call in said.message.tool_calls or []]
     trajectory.metrics["declined"] = float("decline" in names)
     if reward != "whole":
-        gains = iter(desk.gains if reward == "milestones" else desk.turn_rewards)
-        trajectory.turn_rewards = [sum(islice(gains, max(1, len(said.message.tool_calls or [])))) for said in answers]
-        trajectory.reward = sum(trajectory.turn_rewards)
+        pay_calls(trajectory, desk.gains if reward == "milestones" else desk.turn_rewards)
     return trajectory
-
-
-async def train(model: art.TrainableModel, steps: int, reward: str) -> None:
-    """All training steps, each on tasks of its own until there are no more."""
-    chosen = course_tasks("retail", "train")
-    for step in range(steps):
-        started = time.perf_counter()
-        groups = await art.gather_trajectory_groups(
-            [
-                art.TrajectoryGroup(paid(model, chosen[(step * GROUPS + g) % len(chosen)], reward) for _ in range(SIZE))
-                for g in range(GROUPS)
-            ],
-            pbar_desc=None,
-        )
-        gathered = time.perf_counter()
-        await model.train(groups, config(step, steps))
-        seen = {name: fmean(t.metrics[name] for group in groups for t in group) for name in MEASURED}
-        seen["reward"] = fmean(t.reward for group in groups for t in group)
-        took = f"{gathered - started:.1f} + {time.perf_counter() - gathered:.1f} s"
-        say(f"step {step + 1} of {steps}: " + ", ".join(f"{name} {value:.2f}" for name, value in seen.items()) + f", {took}")
-
-
-async def tried(model: art.TrainableModel, chosen: list[Task]) -> dict[str, list[dict[str, float]]]:
-    """For each way of sampling the metrics of one conversation about each task."""
-    found = {}
-    for name, temperature in TEMPERATURES.items():
-        talks = [paid(model, task, "milestones", temperature) for task in chosen]
-        found[name] = [trajectory.metrics for trajectory in await art.gather_trajectories(talks, pbar_desc=None)]
-        say(f"{model.name}, {name}: " + ", ".join(f"{key} {fmean(m[key] for m in found[name]):.3f}" for key in MEASURED))
-    return found
 
 
 def compare(
@@ -96,27 +54,21 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     """Trains from one seed and measures before and after; seconds of gathering and updating."""
     chosen = course_tasks("retail", split, count or TASKS[split])
     model = await registered(folder, str(SERVICE_BASE), f"rise-{seed}", seed=seed)
-    before, started = await tried(model, chosen), time.perf_counter()
-    await train(model, steps, reward)
-    seconds, after = time.perf_counter() - started, await tried(model, chosen)
+    configs = [config(step, steps) for step in range(steps)]
+    before, after, seconds = await before_and_after(
+        model, lambda task, temperature: paid(model, task, reward, temperature), chosen, course_tasks("retail", "train"),
+        configs, GROUPS, SIZE, MEASURED,
+    )  # fmt: skip
     return {"seed": seed, **{name: compare(chosen, before[name], after[name]) for name in TEMPERATURES}, "seconds": seconds}
 
 
 def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
     """fewer: `steps` and `count` (tasks) for a quick look."""
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, seed, split, reward, **fewer)) for seed in seeds]
-    before, after = (fmean(run["drawn"]["solved"][when] for run in runs) for when in ("before", "after"))
-    return {"split": split, "reward": reward, "runs": runs, "ratio": after / before if before else None}
+    return of_seeds(measure_seed, "solved", seeds, split, reward, **fewer)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--split", choices=list(TASKS), default="test", help="whose tasks are tried")
-    parser.add_argument("--reward", choices=["milestones", "progress", "whole"], default="milestones")
-    a = parser.parse_args()
-    print_result("rise_service", lambda: measure(a.seeds, a.split, a.reward))
+    command("rise_service", __doc__, measure, TASKS, REWARDS)
 
 
 if __name__ == "__main__":
