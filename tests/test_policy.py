@@ -328,6 +328,23 @@ def test_auto_takes_unsloth_where_it_starts(checkpoints, monkeypatch):
         assert load_policy(checkpoints["qwen3"]).engine == "transformers"
 
 
+@pytest.mark.parametrize(("seconds", "faster"), [(0.25, True), (0.9, False), (2.0, False)])
+def test_whether_bfloat16_is_faster_is_measured(monkeypatch, seconds, faster):
+    """A processor that takes a second for a product in float32, and so many for one in bfloat16."""
+    clock = [0.0]
+
+    def linear(factor, _):
+        clock[0] += seconds if factor.dtype == torch.bfloat16 else 1.0
+
+    monkeypatch.setattr(precision.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(torch.nn.functional, "linear", linear)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    assert precision.multiplies_bfloat16_faster.__wrapped__() is faster
+    for instructions in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, instructions, lambda: False)
+    assert precision.multiplies_bfloat16_faster.__wrapped__() is False
+
+
 @pytest.mark.parametrize(("stored", "fast", "expected"), [
     (torch.bfloat16, True, torch.bfloat16), (torch.bfloat16, False, torch.float32), (torch.float32, True, torch.float32),
     (torch.float16, True, torch.float32),
@@ -335,7 +352,7 @@ def test_auto_takes_unsloth_where_it_starts(checkpoints, monkeypatch):
 def test_on_a_processor_bfloat16_only_where_it_is_stored_so_and_multiplied(tmp_path, monkeypatch, stored, fast, expected):
     from transformers import AutoModelForCausalLM
 
-    monkeypatch.setattr(precision, "multiplies_bfloat16", lambda: fast)
+    monkeypatch.setattr(precision, "multiplies_bfloat16_faster", lambda: fast)
     folder = make_checkpoint(tmp_path, "llama")
     AutoModelForCausalLM.from_pretrained(folder, dtype=stored).save_pretrained(folder)
     model = load_policy(folder, engine="transformers").model

@@ -87,9 +87,9 @@ def torch() -> Finding:
         gpu = torch.cuda.get_device_properties(0)
         return Finding("torch", f"{torch.__version__}, {gpu.name}, {gpu.total_memory / 2**30:.0f} GiB", True)
     advice = f"a GPU is here, but this torch cannot use it: delete .venv, run `{SETUP}`" if has_nvidia_gpu() else ""
-    from art_nb.training.precision import multiplies_bfloat16
+    from art_nb.training.precision import multiplies_bfloat16_faster
 
-    products = "fast" if multiplies_bfloat16() else "no fast"
+    products = "fast" if multiplies_bfloat16_faster() else "no fast"
     found = f"{torch.__version__}, CPU with {torch.get_num_threads()} threads, {products} bfloat16"
     return Finding("torch", found, True, advice=advice)
 

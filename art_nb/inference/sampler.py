@@ -32,7 +32,7 @@ from art_nb.inference.slots import Slots, common
 from art_nb.inference.streaming import Chunks
 from art_nb.inference.texts import GrowingText, Texts
 
-WORTH_WAITING = 64  # tokens; for a longer one that another request is about to compute, a forward is waited
+WORTH_WAITING = 32  # tokens; for a longer one that another request is about to compute, a forward is waited
 HABIT = 3  # times that a token must have followed the same two tokens to be guessed
 LONGEST_GUESS = 8
 MOST_TOKENS = 32768  # of prompts that one forward takes in

@@ -103,7 +103,7 @@ def load_policy(
         engine: "unsloth", "transformers", or "auto" (Unsloth where it imports).
         init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, ...).
             Without a dtype a model is loaded as it is stored; on a processor in float32, or by transformers in bfloat16
-            where it is stored in that and the processor multiplies it.
+            where it is stored in that and the processor multiplies that clearly faster.
         peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...). The defaults depend on the model's size.
             An adapter's folder brings its own.
         seed: of the adapter's random start.
