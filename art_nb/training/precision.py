@@ -26,7 +26,7 @@ def multiplies_bfloat16_faster() -> bool:
     """Whether this processor multiplies bfloat16 clearly faster than float32, found once by doing it: some 50 ms."""
     if not (torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()):
         return False
-    times = {dtype: [] for dtype in (torch.float32, torch.bfloat16)}
+    times: dict[torch.dtype, list[float]] = {dtype: [] for dtype in (torch.float32, torch.bfloat16)}
     factors = {dtype: torch.ones(512, 512, dtype=dtype) for dtype in times}
     for _ in range(1 + ROUNDS):  # in turns, so that what else runs here slows both
         for dtype, factor in factors.items():
