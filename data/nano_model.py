@@ -6,6 +6,7 @@ It knows nothing of tasks: what differs from model to model is a `Recipe`. The m
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,10 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from art_nb.inference.chat import parse_tool_calls
+from art_nb.tasks.tool_calls import malformed
 from data.chat_format import Encoded
+from data.demonstration import Demonstration
 from data.item import write_item, write_text
 
 FIRST = 5  # so many steps' losses are kept, for whoever wants to know whether the maker still does what it did
@@ -169,6 +173,24 @@ def sample(model, tokenizer, messages: list[dict], tools: list[dict] | None, max
     ).to(model.device)
     ids = model.generate(**prompt, max_new_tokens=max_tokens, do_sample=True, top_k=0)[0, prompt["input_ids"].shape[1] :]
     return tokenizer.decode(ids).removesuffix(tokenizer.eos_token)
+
+
+def sampled_call(
+    model, tokenizer, demonstration: Demonstration, rng: random.Random, max_tokens: int
+) -> tuple[list[dict], str | None, dict]:
+    """A call that the model samples (temperature 1) where one of the demonstration's calls, drawn from all, was made.
+
+    (messages before it; the tool's name, None where the answer is no single well-formed call; its arguments).
+    """
+    assert demonstration.tools is not None
+    spoken = [i for i, message in enumerate(demonstration.messages) if message.get("tool_calls")]
+    messages = demonstration.messages[: rng.choice(spoken)]
+    calls, rest = parse_tool_calls(sample(model, tokenizer, messages, demonstration.tools, max_tokens))
+    if len(calls) != 1 or rest:
+        return messages, None, {}
+    function = calls[0]["function"]
+    fault, given = malformed(demonstration.tools, function["name"], function["arguments"])
+    return messages, None if fault else function["name"], given
 
 
 def write(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: dict, card: str) -> None:

@@ -13,10 +13,7 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art_nb.inference.chat import parse_tool_calls
-from art_nb.tasks.code_repair.mending import MENDING_TOOLS
 from art_nb.tasks.code_repair.mutations import KINDS
-from art_nb.tasks.tool_calls import malformed
 from data import nano_model
 from data.chat_format import encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
@@ -97,14 +94,9 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 1000) -> dict[str, floa
     task = DemonstrationsCode(random.Random(seed), "val")
     well_formed = mends = offered = new = 0
     for _ in range(prompts):
-        demonstration = task()
-        spoken = [i for i, message in enumerate(demonstration.messages) if message.get("tool_calls")]
-        messages = demonstration.messages[: task.rng.choice(spoken)]
-        calls, rest = parse_tool_calls(nano_model.sample(model, tokenizer, messages, demonstration.tools, 24))
-        function = calls[0]["function"] if len(calls) == 1 and not rest else {"name": None, "arguments": ""}
-        fault, given = malformed(MENDING_TOOLS, function["name"], function["arguments"])
-        well_formed += not fault
-        if not fault and function["name"] == "mend":
+        messages, name, given = nano_model.sampled_call(model, tokenizer, task(), task.rng, 24)
+        well_formed += name is not None
+        if name == "mend":
             made = [call["function"]["arguments"] for message in messages for call in message.get("tool_calls", [])]
             mends += 1
             offered += 1 <= given["change"] <= task.offered

@@ -17,9 +17,7 @@ import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from art_nb.inference.chat import parse_tool_calls
-from art_nb.tasks.email_search.environment import I_DONT_KNOW, TOOLS
-from art_nb.tasks.tool_calls import malformed
+from art_nb.tasks.email_search.environment import I_DONT_KNOW
 from data import chat_format, nano_model
 from data.chat_format import SPECIAL_TOKENS, Encoded, encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
@@ -206,17 +204,12 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 300) -> dict[str, float
     generator = DemonstrationsEmail(rng, mailboxes=1)
     well_formed = copied = 0
     for _ in range(prompts):
-        demonstration = generator()
-        spoken = [i for i, message in enumerate(demonstration.messages) if message.get("tool_calls")]
-        messages = demonstration.messages[: rng.choice(spoken)]
-        calls, rest = parse_tool_calls(nano_model.sample(model, tokenizer, messages, demonstration.tools, 64))
-        function = calls[0]["function"] if len(calls) == 1 and not rest else {"name": None, "arguments": ""}
-        fault, given = malformed(TOOLS, function["name"], function["arguments"])
+        messages, name, given = nano_model.sampled_call(model, tokenizer, generator(), rng, 64)
         text = "\n".join(message.get("content") or "" for message in messages).lower()
         said = [given.get("keywords"), given.get("from_addr"), given.get("message_id"), given.get("answer")]
         words = [word for value in said if value and value != I_DONT_KNOW for word in value.split()]
-        well_formed += not fault
-        copied += not fault and all(word.lower() in text for word in [*words, *given.get("sources", [])])
+        well_formed += name is not None
+        copied += name is not None and all(word.lower() in text for word in [*words, *given.get("sources", [])])
     return {"well_formed": well_formed / prompts, "copied": copied / prompts}
 
 

@@ -15,8 +15,6 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art_nb.inference.chat import parse_tool_calls
-from art_nb.tasks.tool_calls import malformed
 from data import nano_model
 from data.chat_format import encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
@@ -122,15 +120,10 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 500) -> dict[str, float
     task = DemonstrationsService(rng, worlds=1)
     well_formed = copied = words = 0
     for _ in range(prompts):
-        demonstration = task()
-        spoken = [i for i, message in enumerate(demonstration.messages) if message.get("tool_calls")]
-        messages = demonstration.messages[: rng.choice(spoken)]
-        calls, rest = parse_tool_calls(nano_model.sample(model, tokenizer, messages, demonstration.tools, 24))
-        function = calls[0]["function"] if len(calls) == 1 and not rest else {"name": None, "arguments": ""}
-        fault, given = malformed(demonstration.tools, function["name"], function["arguments"])
+        messages, name, given = nano_model.sampled_call(model, tokenizer, task(), rng, 24)
         text = "\n".join(message.get("content") or "" for message in messages)
         said = [word for parameter, word in given.items() if parameter in ("item", "variant", "payment")]
-        well_formed += not fault
+        well_formed += name is not None
         words += len(said)
         copied += sum(word in text for word in said)
     return {"well_formed": well_formed / prompts, "copied": copied / words}
