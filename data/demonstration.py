@@ -7,7 +7,10 @@ one word that happened to be drawn, so rules are learnt from far fewer examples 
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
+
+Choice = dict[str, float] | tuple[dict[str, float], ...] | None
 
 
 @dataclass(frozen=True)
@@ -24,5 +27,27 @@ class Demonstration:
 
     messages: list[dict]
     tools: list[dict] | None = None
-    choices: list[dict[str, float] | tuple[dict[str, float], ...] | None] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
     hints: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+
+
+class Recorder:
+    """Writes a conversation of tool calls down as it is held."""
+
+    def __init__(self, opening: str):
+        self.messages: list[dict] = [{"role": "user", "content": opening}]
+        self.choices: list[Choice] = []
+
+    def call(self, name: str, arguments: dict, said: str, choice: Choice = None) -> None:
+        """A call of a tool and what was said to it. choice: of its words, as in `Demonstration.choices`."""
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        self.messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        self.messages.append({"role": "tool", "name": name, "content": said})
+        self.choices.append(choice)
+
+    def demonstration(self, rng: random.Random, tools: list[dict]) -> Demonstration:
+        """The conversation, up to its last call or with a word after what was said to that."""
+        if rng.random() < 0.2:  # where it goes on after the end, as in TRL's loop
+            done = {"role": "assistant", "content": "done"}
+            return Demonstration([*self.messages, done], tools, [*self.choices, None])
+        return Demonstration(self.messages[:-1], tools, self.choices)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_message, places
 from art_nb.tasks.code_repair.problems import Problem, problems
-from data.demonstration import Demonstration
+from data.demonstration import Demonstration, Recorder
 
 Shares = dict[str, float]
 
@@ -48,18 +48,11 @@ class DemonstrationsCode:
         problem = self.rng.choice(self.problems)
         repair = Mending(problem, max_turns=turns)
         self.offered = len(places(repair.given))
-        messages: list[dict] = [{"role": "user", "content": self.renamed(problem, mending_message(problem))}]
-        choices: list[tuple[Shares, ...] | None] = []
+        recorder = Recorder(self.renamed(problem, mending_message(problem)))
         while not repair.over:
             name, arguments, shares = mediocre_mender(self.rng, repair)
-            function = {"name": name, "arguments": arguments}
-            messages.append({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]})
-            choices.append(shares)
-            messages.append({"role": "tool", "name": name, "content": repair.call(name, arguments)})
-        if self.rng.random() < 0.2:  # where the conversation goes on after the end, as in TRL's loop
-            messages.append({"role": "assistant", "content": "done"})
-            choices.append(None)
-        return Demonstration(messages[: None if choices[-1] is None else -1], MENDING_TOOLS, choices)
+            recorder.call(name, arguments, repair.call(name, arguments), shares)
+        return recorder.demonstration(self.rng, MENDING_TOOLS)
 
     def renamed(self, problem: Problem, text: str) -> str:
         """The text with other words for the function and its variables: words of other functions, and invented ones."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from art_nb.tasks.email_search.environment import I_DONT_KNOW, TOOLS, EmailSearch, Scenario, first_message
 from art_nb.tasks.email_search.mailbox import Mailbox, write_mailbox
-from data.demonstration import Demonstration
+from data.demonstration import Demonstration, Recorder
 from data.mailbox.maker import make
 from data.mailbox.words import EVENTS, KINDS, PAPERS, PASSES, SERIES, TRIPS
 
@@ -41,19 +41,15 @@ class DemonstrationsEmail:
     def __call__(self, turns: int = 0) -> Demonstration:
         """One search, of as many turns as it takes."""
         search = EmailSearch(*self.rng.choice(self.asked))
-        messages = [{"role": "user", "content": first_message(search.scenario)}]
+        recorder = Recorder(first_message(search.scenario))
 
         def call(name: str, **arguments) -> str:
-            function = {"name": name, "arguments": arguments}
-            messages.append({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]})
-            messages.append({"role": "tool", "name": name, "content": search.call(name, arguments)})
-            return messages[-1]["content"]
+            said = search.call(name, arguments)
+            recorder.call(name, arguments, said)
+            return said
 
         mediocre_searcher(self.rng, search.scenario, call)
-        if self.rng.random() < 0.2:  # where the conversation goes on after the answer, as in TRL's loop
-            messages.append({"role": "assistant", "content": "done"})
-        spoken = sum(message["role"] == "assistant" for message in messages)
-        return Demonstration(messages[: None if messages[-1]["role"] == "assistant" else -1], TOOLS, [None] * spoken)
+        return recorder.demonstration(self.rng, TOOLS)
 
 
 def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[..., str]) -> None:

@@ -19,7 +19,7 @@ from art_nb.tasks.customer_service.desk import Desk
 from art_nb.tasks.customer_service.front_desk import FrontDesk
 from art_nb.tasks.customer_service.world import World
 from data.customer_service.maker import make
-from data.demonstration import Demonstration
+from data.demonstration import Demonstration, Recorder
 from data.nano_service.airline_demonstrations import AIRLINE_WORDS, Calls, airline_calls
 from data.nano_service.shop_demonstrations import SHOP_WORDS, shop_calls
 
@@ -58,18 +58,11 @@ class DemonstrationsService:
         domain = drawn(self.rng, {domain: place.share for domain, place in WORKPLACES.items()})
         self.desk = WORKPLACES[domain].desk(*self.rng.choice(self.served[domain]))
         clerk = MediocreClerk(self.rng, self.desk)
-        messages: list[dict] = [{"role": "user", "content": self.desk.talk.opening}]
-        choices: list[tuple[Shares, ...] | None] = []
+        recorder = Recorder(self.desk.talk.opening)
         while not self.desk.over:
             name, arguments, shares = clerk.next_call()
-            function = {"name": name, "arguments": arguments}
-            messages.append({"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]})
-            choices.append(shares)
-            messages.append({"role": "tool", "name": name, "content": clerk.make(name, arguments)})
-        if self.rng.random() < 0.2:  # where the conversation goes on after the end, as in TRL's loop
-            messages.append({"role": "assistant", "content": "done"})
-            choices.append(None)
-        return Demonstration(messages[: None if choices[-1] is None else -1], self.desk.tools, choices)
+            recorder.call(name, arguments, clerk.make(name, arguments), shares)
+        return recorder.demonstration(self.rng, self.desk.tools)
 
 
 class MediocreClerk:
