@@ -1,6 +1,5 @@
 """The airline's desk: what it shows, says and does, against the airline's tools called by hand; no rule is kept for the agent."""
 
-import random
 from collections import Counter
 from dataclasses import replace
 
@@ -8,10 +7,7 @@ import pytest
 
 from art_nb.tasks.customer_service import STOP, course_tasks, course_world
 from art_nb.tasks.customer_service.airline_clerk import AirlineClerk
-from art_nb.tasks.customer_service.airline_desk import AIRLINE_DESK_TOOLS, AirlineDesk, AirlineDeskEnvironment
-from art_nb.tasks.customer_service.clerks import Clerk
-from art_nb.tasks.customer_service.desk import DESK_TURNS
-from art_nb.tasks.customer_service.front_desk import FrontDesk
+from art_nb.tasks.customer_service.airline_desk import AirlineDesk, AirlineDeskEnvironment
 from art_nb.tasks.customer_service.policy import bags_to_pay
 
 TASKS = {task.id: task for task in course_tasks("airline", "train")}
@@ -46,28 +42,6 @@ def test_a_conversation_by_hand():
     assert sum(desk.turn_rewards) == desk.talk.progress() == 1 and sum(desk.breaches) == desk.metrics()["violations"] == 0
     said = [message["content"] for message in desk.talk.log if message["role"] == "assistant" and message["content"]]
     assert reservation["reservation_id"] in said[1] and f" for {50 * paid} dollars" in said[1]
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_every_customer_can_be_served_from_the_desk_without_breaking_a_rule(split):
-    tasks = course_tasks("airline", split)
-    desks = [AirlineClerk()(AirlineDesk(course_world("airline"), task)) for task in tasks]
-    assert [desk.reward() for desk in desks] == [1] * len(tasks)
-    assert [desk.talk.world.digest() for desk in desks] == [task.digest for task in tasks]
-    assert {desk.ended_by for desk in desks} == {"customer"} and not any(sum(desk.breaches) for desk in desks)
-    assert max(desk.calls for desk in desks) < DESK_TURNS
-
-
-def test_underneath_are_the_airlines_own_tools():
-    """What the desk has called, called by hand on another copy, answers the same and leaves the same database."""
-    for task in course_tasks("airline", "val"):
-        for hurried in (False, True):
-            desk, world = AirlineClerk(hurried)(AirlineDesk(course_world("airline"), task)), course_world("airline")
-            log = desk.talk.log
-            for message, answer in zip(log, log[1:], strict=False):
-                for call in message.get("tool_calls", ()):
-                    assert world.call(**call["function"]) == answer["content"]
-            assert world.digest() == desk.talk.world.digest()
 
 
 def test_haste_breaks_rules_that_no_tool_enforces():
@@ -184,52 +158,6 @@ def test_a_malformed_call_ends_it():
     for call in ((None, None), ("cancel_reservation", "{}"), ("move", "{}"), ("add_bags", '{"paid": 1}'), ("ask", "{")):
         desk = a_desk("cancel")
         assert desk.call(*call).startswith("Malformed: ") and desk.ended_by == "malformed"
-
-
-@pytest.mark.parametrize(("desk_of", "clerk_of"), [(FrontDesk, Clerk), (AirlineDesk, AirlineClerk)])
-def test_whatever_is_called_only_a_form_that_is_carried_out_changes_anything(desk_of, clerk_of):
-    """Half of the calls are drawn, with words that fit here and there, the others a hurried clerk's."""
-    rng, tasks = random.Random(0), course_tasks(desk_of.domain, "train")
-    words = ["gift card", "no longer needed", "health", "economy", "reason", "0", "²", "", "\udcff", "x" * 99, '"}', "Mug"]
-    said, changed = Counter(), 0
-    for _ in range(300):
-        clerk, desk = clerk_of(hurried=True), desk_of(course_world(desk_of.domain), rng.choice(tasks))
-        clerk.desk, clerk.written = desk, None
-        while not desk.over:
-            function = rng.choice(desk.tools)["function"]
-            call = function["name"], {key: rng.choice(words) for key in function["parameters"]["properties"]}
-            call = clerk.next_call() if rng.random() < 0.5 else call
-            before, form, length = desk.talk.world.differences(), desk.form, len(desk.talk.log)
-            answer = desk.call(*call)
-            assert answer.isprintable() and answer not in ("", "Refused: .")
-            clerk.written = call if answer == "Written down." else clerk.written
-            said[answer.split()[0]] += 1
-            if desk.talk.world.differences() != before:
-                changed += 1
-                calls = [made["function"] for message in desk.talk.log[length:] for made in message.get("tool_calls", ())]
-                assert call[0] == "carry_out" and [(made["name"], made["arguments"]) for made in calls] == [form[:2]]
-    assert changed > 50 and said["Refused:"] > 500 and not said["Malformed:"]
-
-
-def test_the_desk_is_the_airlines():
-    with pytest.raises(ValueError, match="this desk is for airline; the world is retail"):
-        AirlineDesk(course_world("retail"), course_tasks("retail", "train", 1)[0])
-
-
-def test_trl_derives_the_same_schemas():
-    utils = pytest.importorskip("transformers.utils")
-    environment, names = AirlineDeskEnvironment(), [tool["function"]["name"] for tool in AIRLINE_DESK_TOOLS]
-    assert [utils.get_json_schema(getattr(environment, name)) for name in names] == AIRLINE_DESK_TOOLS
-    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "desk", "domain"}
-    assert public == set(names) and names == sorted(names)
-
-
-def test_what_means_the_same_has_the_same_name_and_arguments_as_in_the_shop():
-    functions = [[tool["function"] for tool in desk.tools] for desk in (FrontDesk, AirlineDesk)]
-    shop, airline = ({function["name"]: function["parameters"] for function in desk} for desk in functions)
-    both = set(shop) & set(airline)
-    assert both == {"ask", "cancel", "carry_out", "confirm", "decline", "find_customer"}
-    assert all(shop[name].get("required") == airline[name].get("required") for name in both)
 
 
 def test_the_environment_serves_as_the_desk_does():

@@ -6,7 +6,7 @@ import pytest
 
 from art_nb.tasks.customer_service import STOP, course_tasks, course_world
 from art_nb.tasks.customer_service.clerks import Clerk
-from art_nb.tasks.customer_service.front_desk import DESK_TOOLS, DESK_TURNS, FrontDesk, FrontDeskEnvironment
+from art_nb.tasks.customer_service.front_desk import FrontDesk, FrontDeskEnvironment
 
 TASKS = {task.id: task for task in course_tasks("retail", "train")}
 RETURN = TASKS["train-1"]  # of a Wallet, money to the gift card; first a wrong order number
@@ -34,28 +34,6 @@ def test_a_conversation_by_hand(desk):
     assert said[2] == (
         "I will take back the Wallet of order #W22504, with the refund to gift_card_6168617. Do you confirm? (yes/no)"
     )
-
-
-@pytest.mark.parametrize("split", ["val", "test"])
-def test_every_customer_can_be_served_from_the_desk_without_breaking_a_rule(split):
-    tasks = course_tasks("retail", split)
-    desks = [Clerk()(FrontDesk(course_world("retail"), task)) for task in tasks]
-    assert [desk.reward() for desk in desks] == [1] * len(tasks)
-    assert [desk.talk.world.digest() for desk in desks] == [task.digest for task in tasks]
-    assert {desk.ended_by for desk in desks} == {"customer"} and not any(sum(desk.breaches) for desk in desks)
-    assert max(desk.calls for desk in desks) < DESK_TURNS
-
-
-def test_underneath_are_the_shops_own_tools():
-    """What the desk has called, called by hand on another copy, answers the same and leaves the same database."""
-    for task in course_tasks("retail", "val"):
-        for hurried in (False, True):
-            desk, world = Clerk(hurried)(FrontDesk(course_world("retail"), task)), course_world("retail")
-            log = desk.talk.log
-            for message, answer in zip(log, log[1:], strict=False):
-                for call in message.get("tool_calls", ()):
-                    assert world.call(**call["function"]) == answer["content"]
-            assert world.digest() == desk.talk.world.digest()
 
 
 def test_haste_breaks_rules_that_no_tool_enforces():
@@ -110,19 +88,6 @@ def test_a_malformed_call_ends_it(desk):
     for call in ((None, None), ("get_order_details", '{"order_id": "#W22504"}'), ("ask", '{"about": 3}'), ("ask", "{")):
         other = FrontDesk(course_world("retail"), RETURN)
         assert other.call(*call).startswith("Malformed: ") and other.over
-
-
-def test_the_desk_is_the_shops():
-    with pytest.raises(ValueError, match="the world is airline"):
-        FrontDesk(course_world("airline"), course_tasks("airline", "train", 1)[0])
-
-
-def test_trl_derives_the_same_schemas():
-    utils = pytest.importorskip("transformers.utils")
-    environment, names = FrontDeskEnvironment(), [tool["function"]["name"] for tool in DESK_TOOLS]
-    assert [utils.get_json_schema(getattr(environment, name)) for name in names] == DESK_TOOLS
-    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "desk", "domain"}
-    assert public == set(names) and names == sorted(names)
 
 
 def test_the_environment_serves_as_the_desk_does():
