@@ -19,6 +19,7 @@ from art_nb.tasks.game_2048 import scenarios
 from benchmarks.gathering import BASE, registered
 from benchmarks.paired import paired
 from benchmarks.result import print_result, say
+from benchmarks.rising import falling
 from benchmarks.time_to_skill import GROUPS, SIZE, rollout
 
 STEPS, GAMES = 12, 200
@@ -26,7 +27,7 @@ STEPS, GAMES = 12, 200
 
 def rate(step: int, steps: int) -> float:
     """The learning rate of notebook 02: it falls in a line, to a tenth."""
-    return 3e-3 * (1 - 0.9 * step / max(1, steps - 1))
+    return falling(step, steps, 3e-3)
 
 
 async def won(model: art.TrainableModel, games: int) -> list[bool]:

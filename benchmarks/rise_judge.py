@@ -19,14 +19,11 @@ from art_nb.rewards import RubricJudge, ruler_score_group
 from art_nb.tasks.game_2048 import Game, outcome_reward, scenarios
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
+from benchmarks.rising import falling
 
 STEPS, GAMES, GROUPS, SIZE, WINNING_TILE = 12, 400, 4, 16, 64
+LEARNING_RATE = 3e-3
 JUDGE = RubricJudge("game_2048")
-
-
-def rate(step: int, steps: int) -> float:
-    """It falls in a line, to a tenth."""
-    return 3e-3 * (1 - 0.9 * step / max(1, steps - 1))
 
 
 async def play(model: art.TrainableModel, seed: int) -> art.Trajectory:
@@ -62,7 +59,7 @@ async def train(model: art.TrainableModel, after_each, steps: int) -> None:
             [art.TrajectoryGroup(play(model, seed) for _ in range(SIZE)) for seed in seeds],
             after_each=after_each, pbar_desc=None,
         )  # fmt: skip
-        await model.train(groups, art.TrainConfig(learning_rate=rate(step, steps)))
+        await model.train(groups, art.TrainConfig(learning_rate=falling(step, steps, LEARNING_RATE)))
         say(f"{model.name}: step {step + 1} of {steps}, won {fmean(t.metrics['won'] for g in groups for t in g):.0%}")
 
 

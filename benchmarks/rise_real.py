@@ -19,10 +19,11 @@ from art_nb.real_model import smollm2
 from benchmarks.gathering import registered
 from benchmarks.paired import paired
 from benchmarks.result import print_result, say
+from benchmarks.rising import falling
 from benchmarks.rollout_real import rollout
 
 STEPS, GROUPS, SIZE = 12, 8, 8
-LEARNING_RATE = 3e-4  # it falls in a line, to a tenth
+LEARNING_RATE = 3e-4
 
 
 async def right(model: art.TrainableModel, split: str, count: int) -> list[float]:
@@ -40,8 +41,7 @@ async def measure_seed(folder: str, base: str, seed: int, split: str, steps: int
         groups = await art.gather_trajectory_groups(
             [art.TrajectoryGroup(rollout(model, "train", i) for _ in range(SIZE)) for i in mails], pbar_desc=None
         )
-        rate = LEARNING_RATE * (1 - 0.9 * step / max(1, steps - 1))
-        await model.train(groups, art.TrainConfig(learning_rate=rate))
+        await model.train(groups, art.TrainConfig(learning_rate=falling(step, steps, LEARNING_RATE)))
         say(f"seed {seed}: step {step + 1} of {steps}, right {fmean(t.reward for g in groups for t in g):.0%}")
     seconds, after = time.perf_counter() - started, await right(model, split, count)
     return {"seed": seed, **paired(before, after), "seconds": seconds}
