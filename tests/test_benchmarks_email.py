@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from functools import partial
 from statistics import NormalDist
 
 import pytest
@@ -11,7 +12,7 @@ from test_benchmarks import printed
 import art_nb as art
 from art_nb.inference.chat import Answer, check, completion
 from art_nb.tasks.email_search import environment as task
-from benchmarks import gathering, rise_email, rising, rollout, rollout_email
+from benchmarks import gathering, rise_email, rise_real_email, rising, rollout, rollout_email
 
 QUESTIONS = task.scenarios("train", 2)
 
@@ -129,6 +130,22 @@ def test_rise_email(capsys, monkeypatch, reward):
     for found in (run[name][metric] for name in rise_email.TEMPERATURES for metric in rise_email.MEASURED):
         assert found["rise"] == pytest.approx(found["after"] - found["before"], abs=0.02)
         assert found["low"] <= found["rise"] <= found["high"]
+
+
+def test_rise_real_email(capsys, monkeypatch):
+    """Likewise; from two seeds, and asked before training once."""
+    monkeypatch.setattr(rise_real_email, "GROUPS", 1)
+    monkeypatch.setattr(rise_real_email, "SIZE", 2)
+    quick = partial(rise_real_email.measure, [0, 1], "val", str(rollout_email.EMAIL_BASE), steps=1, count=3)
+    result = printed(capsys, "rise_real_email", quick)
+    assert result.keys() == {"benchmark", "split", "runs", "ratio"} and [run["seed"] for run in result["runs"]] == [0, 1]
+    for run in result["runs"]:
+        assert run.keys() == {"seed", "seconds", "kinds", *rise_real_email.MEASURED} and run["seconds"] > 0
+        for name in rise_real_email.MEASURED:
+            assert run[name]["before"] == result["runs"][0][name]["before"]
+            assert run[name]["low"] <= run[name]["rise"] <= run[name]["high"]
+        asked = [sum(found) for found in zip(*run["kinds"]["after"].values(), strict=True)]
+        assert asked == [3, *(round(3 * run[name]["after"] / 100) for name in ("read_right", "correct"))]
 
 
 def test_the_rewards_of_the_rise():

@@ -128,3 +128,37 @@ def test_a_choice_between_words_of_several_tokens_is_refused(base):
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "sesquipedalian"}]
     with pytest.raises(ValueError, match="'sesquipedalian' is not one token"):
         chat_format.encode(tokenizer, [Demonstration(messages, choices=[{"sesquipedalian": 1.0}])])
+
+
+def test_the_adapter_of_the_real_model_is_made_as_its_card_says(monkeypatch):
+    """The first batch's loss is the recorded one, however the batch is cut."""
+    from art_nb.real_model import smollm2
+    from art_nb.training.policy import load_policy
+    from data.real_email import maker
+
+    folder = DATA / "real_email"
+    facts = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+    assert maker.MODEL_CARD.format(**facts) == (folder / "README.md").read_text(encoding="utf-8")
+    monkeypatch.setattr(maker, "AT_ONCE", 1024)
+    policy = load_policy(smollm2(), engine="transformers", peft_args=maker.PEFT_ARGS, seed=facts["seed"])
+    assert sum(p.numel() for p in policy.model.parameters() if p.requires_grad) == facts["parameters"]
+    assert next(maker.train(policy, facts["batches"], facts["seed"])) == pytest.approx(facts["first_losses"][0], abs=0.01)
+
+
+def test_the_adapter_is_written_without_the_place_of_its_base(tmp_path):
+    """What is written is what was trained, rounded to bfloat16."""
+    import torch
+    from safetensors.torch import load_file
+
+    from art_nb.training.policy import load_policy
+    from data.real_email import maker
+
+    policy = load_policy(DATA / "nano", engine="transformers")
+    maker.save(policy, tmp_path)
+    config = json.loads((tmp_path / "adapter_config.json").read_text(encoding="utf-8"))
+    assert config["base_model_name_or_path"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    held = {name: p for name, p in policy.model.named_parameters() if p.requires_grad}
+    written = load_file(tmp_path / "adapter_model.safetensors")
+    assert len(written) == len(held) and {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
+    for name, tensor in held.items():
+        assert torch.equal(written[name.replace(".default", "")], tensor.bfloat16())

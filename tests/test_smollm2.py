@@ -18,6 +18,9 @@ from art_nb import real_model
 from art_nb.inference.chat import parse_tool_calls
 from art_nb.real_model import smollm2
 from art_nb.tasks.email_search import TOOLS
+from art_nb.training.policy import load_policy
+
+ADAPTER = Path(__file__).parent.parent / "data" / "real_email"
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,35 @@ def test_it_is_an_ordinary_folder_that_answers(folder, tokenizer):
 def test_the_second_call_neither_fetches_nor_prints(folder, monkeypatch, capsys):
     monkeypatch.setattr(real_model, "_download", lambda folder: pytest.fail("it fetched again"))
     assert smollm2() == str(folder) and not capsys.readouterr().out
+
+
+def test_with_an_adapter_it_is_the_same_model_adapted(folder):
+    """On another machine the base lies elsewhere than where the adapter was made."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    adapted = Path(smollm2(adapter=ADAPTER))
+    assert adapted.parent == folder.parent and smollm2(adapter=ADAPTER) == str(adapted)
+    assert (adapted / "adapter_model.safetensors").read_bytes() == (ADAPTER / "adapter_model.safetensors").read_bytes()
+    given, found = (json.loads((each / "adapter_config.json").read_text(encoding="utf-8")) for each in (ADAPTER, adapted))
+    assert found == given | {"base_model_name_or_path": str(folder)} and given["base_model_name_or_path"] == real_model.ON_THE_HUB
+    policy = load_policy(adapted, engine="transformers", init_args={"dtype": torch.float32})
+    expected = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), ADAPTER)
+    ids = torch.arange(5, 13)[None]
+    with torch.no_grad():
+        logits = policy.model(ids).logits
+        assert torch.equal(logits, expected(ids).logits)
+        with expected.disable_adapter():
+            assert not torch.allclose(logits, expected(ids).logits, atol=0.1)
+    assert policy.tokenizer.chat_template == real_model.TEMPLATE
+    assert [p for p in policy.model.parameters() if p.requires_grad]
+
+
+def test_a_folder_without_an_adapter_is_named(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(real_model, "_make", lambda *given: pytest.fail("it fetched the model first"))
+    with pytest.raises(FileNotFoundError, match="no adapter_config.json in .*expected an adapter's folder"):
+        smollm2(adapter=tmp_path)
 
 
 def test_the_tokenizer_gives_texts_back_and_splits_numbers_into_digits(tokenizer):
