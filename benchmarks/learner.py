@@ -47,16 +47,12 @@ ENGINES = {"trl": "transformers", "unsloth": "unsloth"}  # the other side -> wha
 
 @dataclass
 class Ours:
-    """Our learner on the groups, of whose sequences it trains on the first `count`; what its steps took, by kind.
-
-    at_once: the tokens that go through the model at once where it takes trees.
-    """
+    """Our learner on the groups, of whose sequences it trains on the first `count`; what its steps took, by kind."""
 
     groups: list[art.TrajectoryGroup]
     config: art.TrainConfig
     learner: Learner
     count: int
-    at_once: int
     seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
     grad_norms: list[float] = field(default_factory=list)
 
@@ -65,7 +61,7 @@ class Ours:
 
     def steps(self) -> None:
         """One with prefix trees, one with padded rows, each with as many tokens at once as suits it."""
-        for as_tree, tokens in ((True, self.at_once), (False, 2048)):
+        for as_tree, tokens in ((True, 1536), (False, 2048)):
             started = time.perf_counter()
             self.learner.as_tree, self.learner.tokens_per_micro_batch = as_tree, tokens
             self.grad_norms.append(self.learner.learn(self.sequences(), self.config)["grad_norm"])
@@ -78,7 +74,7 @@ async def prepared(folder: str, name: str, chosen: Batch, multiple: int, **fewer
     say(f"gathering {name}")
     groups = await gathered(model, name, **fewer)
     learner = model.backend()._of(model).learner
-    everything = Ours(groups, chosen.config, learner, 10**9, learner.tokens_per_micro_batch)
+    everything = Ours(groups, chosen.config, learner, 10**9)
     everything.count = len(everything.sequences()) // multiple * multiple
     return everything
 

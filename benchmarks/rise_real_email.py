@@ -31,7 +31,7 @@ ADAPTER = Path(__file__).resolve().parent.parent / "data" / "real_email"
 STEPS, GROUPS, SIZE = 14, 8, 4  # groups a step, searches in a group
 LEARNING_RATE = 8e-4
 MAX_TOKENS = 96  # of one answer: this tokenizer was not made for calls, and takes 25 to 60 for one
-AT_ONCE = 32  # searches: each holds some 70 MB of keys and values
+AT_ONCE = 20  # searches: each holds some 70 MB of keys and values
 SHARES = "correct", "sources_right", "read_right", "gave_up", "wrong", "malformed"
 MEASURED = dict.fromkeys(SHARES, 100) | {"turns": 1}  # 100: in percent
 SHOWN = "correct", "wrong", "gave_up", "malformed", "found_right", "read_right", "turns"  # on the way
@@ -43,6 +43,12 @@ async def play(model: art.TrainableModel, scenario: Scenario, temperature: float
     trajectory.turn_rewards = gains(trajectory, scenario)
     trajectory.reward = sum(trajectory.turn_rewards)
     return trajectory
+
+
+async def ready(folder: str, seed: int, base: str = "") -> art.TrainableModel:
+    """The model as training begins. base: by default SmolLM2 with the adapter."""
+    base = base or smollm2(adapter=ADAPTER)
+    return await registered(folder, base, f"seed-{seed}", seed=seed, engine="transformers", slots=AT_ONCE)
 
 
 async def ask(model: art.TrainableModel, questions: list[Scenario]) -> list[dict[str, float]]:
@@ -70,7 +76,7 @@ async def measure_seeds(folder: str, base: str, seeds: list[int], questions: lis
     runs: list[dict] = []
     before: list[dict[str, float]] = []
     for seed in seeds:
-        model = await registered(folder, base, f"seed-{seed}", seed=seed, engine="transformers", slots=AT_ONCE)
+        model = await ready(folder, seed, base)
         before = before or await ask(model, questions)
         seconds, after = await train(model, steps), await ask(model, questions)
         kinds = {"before": by_kind(questions, before), "after": by_kind(questions, after)}
@@ -82,7 +88,7 @@ def measure(seeds: list[int], split: str, base: str = "", steps: int = STEPS, co
     """base: by default SmolLM2 with the adapter. steps, count (of questions): fewer for a quick look."""
     questions = scenarios(split, count or QUESTIONS[split])
     with tempfile.TemporaryDirectory() as folder:
-        runs = asyncio.run(measure_seeds(folder, base or smollm2(adapter=ADAPTER), seeds, questions, steps))
+        runs = asyncio.run(measure_seeds(folder, base, seeds, questions, steps))
     before, after = (fmean(run["correct"][when] for run in runs) for when in ("before", "after"))
     return {"split": split, "runs": runs, "ratio": after / before if before else None}
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from benchmarks import rise_real_email
 from data import __main__ as command
 from data import chat_format, nano_model
 from data.demonstration import Demonstration
 from data.item import SUMS, read_sums, write_item
+from data.real_email_trained import maker as trained_maker
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -162,3 +164,28 @@ def test_the_adapter_is_written_without_the_place_of_its_base(tmp_path):
     assert len(written) == len(held) and {tensor.dtype for tensor in written.values()} == {torch.bfloat16}
     for name, tensor in held.items():
         assert torch.equal(written[name.replace(".default", "")], tensor.bfloat16())
+
+
+def test_the_trained_adapter_is_the_other_one_trained_on():
+    from safetensors.torch import load_file
+
+    before, after = DATA / "real_email", DATA / "real_email_trained"
+    facts = json.loads((after / "training.json").read_text(encoding="utf-8"))
+    assert trained_maker.MODEL_CARD.format(**facts) == (after / "README.md").read_text(encoding="utf-8")
+    assert (facts["steps"], facts["searches"]) == (rise_real_email.STEPS, rise_real_email.GROUPS * rise_real_email.SIZE)
+    assert (after / "adapter_config.json").read_bytes() == (before / "adapter_config.json").read_bytes()
+    old, new = (load_file(folder / "adapter_model.safetensors") for folder in (before, after))
+    assert old.keys() == new.keys()
+    moved = max(float((new[name].float() - old[name].float()).abs().max()) for name in old)
+    # Adam moves a weight by about the learning rate a step at most, and that falls to a tenth.
+    assert 0 < moved < facts["learning_rate"] * facts["steps"]
+
+
+def test_the_trained_adapter_is_made_whole(tmp_path, monkeypatch):
+    """By one step of the nano model that searches mails."""
+    monkeypatch.setattr(rise_real_email, "GROUPS", 1)
+    monkeypatch.setattr(rise_real_email, "SIZE", 2)
+    facts = trained_maker.build(tmp_path / "made", base=str(DATA / "nano_email"), steps=1)
+    made = {path.name for path in (tmp_path / "made").iterdir()}
+    assert made == {"README.md", SUMS, "adapter_config.json", "adapter_model.safetensors", "training.json"}
+    assert json.loads((tmp_path / "made" / "training.json").read_text(encoding="utf-8")) == facts and facts["steps"] == 1

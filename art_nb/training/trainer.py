@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from art_nb.training.grpo import entropy
 from art_nb.training.micro_batches import by_beginning, by_length, collate
-from art_nb.training.policy import SMALL, Policy
+from art_nb.training.policy import Policy
 from art_nb.training.prefix_tree import attending_in_trees, fits_trees
 from art_nb.training.ranks import Alone
 from art_nb.training.sequences import TokenSequence
@@ -34,7 +34,7 @@ class SequenceTrainer:
     Args:
         policy: what is trained.
         tokens_per_micro_batch: distinct tokens that go through the model at once (padded ones where it takes no trees).
-            They bound the memory. None: 16384 on a GPU; on a CPU 3072, of a small model 1536, which stay in its cache.
+            On a GPU this bounds the memory; on a CPU few are faster, as they stay in its cache. None: 16384 and 1536.
         of_trl: arguments of TRL's trainer.
     """
 
@@ -58,7 +58,7 @@ class SequenceTrainer:
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances a router, which no adapter changes
-        default = 16384 if policy.device.type == "cuda" else 1536 if policy.parameters < SMALL else 3072
+        default = 16384 if policy.device.type == "cuda" else 1536
         self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or default
         self.as_tree = _as_tree(policy)
         self.current_gradient_accumulation_steps = 1
