@@ -104,11 +104,16 @@ def smollm2(
     """
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art_nb"
     folder = cache / (f"{NAME}-original" if original else NAME)
-    missing = [] if adapter is None else [name for name in (CONFIG, ADAPTER) if not (Path(adapter) / name).exists()]
-    if missing:
-        raise FileNotFoundError(f"no {missing[0]} in {os.fspath(adapter)!r}: expected an adapter's folder, as PEFT saves it")
+    if adapter is not None:
+        _check_adapter(Path(adapter))
     _make(folder, cache, original, wheel)
     return str(folder if adapter is None else _adapted(Path(adapter), folder))
+
+
+def _check_adapter(adapter: Path) -> None:
+    for name in (CONFIG, ADAPTER):
+        if not (adapter / name).exists():
+            raise FileNotFoundError(f"no {name} in {str(adapter)!r}: expected an adapter's folder, as PEFT saves it")
 
 
 def _make(folder: Path, cache: Path, original: bool, wheel: str | os.PathLike | None) -> None:
