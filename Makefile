@@ -13,7 +13,7 @@ help:
 	@echo "make lab     open the notebooks in JupyterLab"
 	@echo "make test    run all tests"
 	@echo "make doctor  say what is installed and what is missing"
-	@echo "make data    make the base models and the tasks' data anew (45 minutes)"
+	@echo "make data    make the base models and the tasks' data anew (two hours; fetches a model, 93 MB)"
 	@echo "make book    make the site of the course that needs no Python, out/book"
 	@echo "make setup   make .venv (the others do so by themselves)"
 	@echo "make clean   delete .venv, .venv-book, out/ and caches; keep what you trained (.art/)"
@@ -35,6 +35,7 @@ lab: setup
 doctor: setup
 	@$(VENV_PYTHON) -m art_nb doctor
 
+data: EXTRAS = real
 data: setup
 	$(VENV_PYTHON) -m data
 

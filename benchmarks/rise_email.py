@@ -13,6 +13,8 @@ it did and for nothing that came of it later, see `gains`.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 import art_nb as art
 from art_nb.tasks.email_search import EmailSearch, Scenario, course_mailbox, scenarios
 from benchmarks.gathering import registered
@@ -27,17 +29,17 @@ QUESTIONS = {"test": 200, "val": 120}
 MEASURED = {"correct": 100, "sources_right": 100, "read_right": 100, "malformed": 100, "turns": 1}  # 100: in percent
 
 
-def config(step: int, steps: int, reward: str = "simple") -> art.TrainConfig:
-    """The settings of one training step, counted from 0."""
-    rate = falling(step, steps, LEARNING_RATE)
+def config(step: int, steps: int, reward: str = "simple", first: float = LEARNING_RATE) -> art.TrainConfig:
+    """The settings of one training step, counted from 0. first: the learning rate of the first."""
+    rate = falling(step, steps, first)
     if reward == "calls":
         return art.TrainConfig(learning_rate=rate, turn_discount=0.0, scale_rewards="batch")
     return art.TrainConfig(learning_rate=rate, **({} if TURN_DISCOUNT is None else {"turn_discount": TURN_DISCOUNT}))
 
 
-async def paid(model: art.TrainableModel, scenario: Scenario, reward: str, temperature: float = 1.0) -> art.Trajectory:
-    """One search with one of REWARDS."""
-    trajectory = await rollout(model, scenario, temperature=temperature)
+async def paid(model: art.TrainableModel, scenario: Scenario, reward: str, **asked: float) -> art.Trajectory:
+    """One search with one of REWARDS. asked: see `rollout`."""
+    trajectory = await rollout(model, scenario, **asked)
     if reward == "calls":
         trajectory.turn_rewards = gains(trajectory, scenario)
         trajectory.reward = sum(trajectory.turn_rewards)
@@ -75,10 +77,13 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     questions = scenarios(split, count or QUESTIONS[split])
     model = await registered(folder, EMAIL_BASE, f"rise-{seed}", seed=seed)
     configs = [config(step, steps, reward) for step in range(steps)]
+
+    def play(question: Scenario, temperature: float) -> Awaitable[art.Trajectory]:
+        return paid(model, question, reward, temperature=temperature)
+
     before, after, seconds = await before_and_after(
-        model, lambda question, temperature: paid(model, question, reward, temperature), questions, scenarios("train"),
-        configs, GROUPS, SIZE, MEASURED,
-    )  # fmt: skip
+        model, play, questions, scenarios("train"), configs, GROUPS, SIZE, MEASURED
+    )
     found: dict = {name: rises(before[name], after[name], MEASURED) for name in TEMPERATURES}
     for name in TEMPERATURES:
         found[name]["kinds"] = by_kind(questions, after[name])

@@ -23,9 +23,8 @@ from art_nb.real_model import smollm2
 from art_nb.tasks.email_search import Scenario, scenarios
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
-from benchmarks.rise_email import QUESTIONS, by_kind, gains
-from benchmarks.rising import falling, rises, train_step
-from benchmarks.rollout_email import rollout
+from benchmarks.rise_email import QUESTIONS, by_kind, config, paid
+from benchmarks.rising import rises, train_step
 
 ADAPTER = Path(__file__).resolve().parent.parent / "data" / "real_email"
 STEPS, GROUPS, SIZE = 14, 8, 4  # groups a step, searches in a group
@@ -39,10 +38,7 @@ SHOWN = "correct", "wrong", "gave_up", "malformed", "found_right", "read_right",
 
 async def play(model: art.TrainableModel, scenario: Scenario, temperature: float = 1.0) -> art.Trajectory:
     """One search, each of its calls paid for what it did."""
-    trajectory = await rollout(model, scenario, max_tokens=MAX_TOKENS, temperature=temperature)
-    trajectory.turn_rewards = gains(trajectory, scenario)
-    trajectory.reward = sum(trajectory.turn_rewards)
-    return trajectory
+    return await paid(model, scenario, "calls", max_tokens=MAX_TOKENS, temperature=temperature)
 
 
 async def ready(folder: str, seed: int, base: str = "") -> art.TrainableModel:
@@ -64,21 +60,18 @@ async def train(model: art.TrainableModel, steps: int) -> float:
     questions, started = scenarios("train", steps * GROUPS), time.perf_counter()
     for step in range(steps):
         chosen = questions[step * GROUPS :][:GROUPS]
-        rate = falling(step, steps, LEARNING_RATE)
-        config = art.TrainConfig(learning_rate=rate, turn_discount=0.0, scale_rewards="batch")
-        said = await train_step(model, partial(play, model), chosen, SIZE, config, SHOWN)
+        settings = config(step, steps, "calls", LEARNING_RATE)
+        said = await train_step(model, partial(play, model), chosen, SIZE, settings, SHOWN)
         say(f"step {step + 1} of {steps}: {said}")
     return time.perf_counter() - started
 
 
 async def measure_seeds(folder: str, base: str, seeds: list[int], questions: list[Scenario], steps: int) -> list[dict]:
-    """One training from each seed; the searches before it are the first seed's, for all begin with the same adapter."""
+    """One training from each seed."""
     runs: list[dict] = []
-    before: list[dict[str, float]] = []
     for seed in seeds:
         model = await ready(folder, seed, base)
-        before = before or await ask(model, questions)
-        seconds, after = await train(model, steps), await ask(model, questions)
+        before, seconds, after = await ask(model, questions), await train(model, steps), await ask(model, questions)
         kinds = {"before": by_kind(questions, before), "after": by_kind(questions, after)}
         runs.append({"seed": seed, **rises(before, after, MEASURED), "kinds": kinds, "seconds": seconds})
     return runs

@@ -28,7 +28,7 @@ from test_sampler import (  # noqa: F401
 )  # fmt: skip
 from test_streaming import client_of, read_by_openai
 from tiny_models import make_tokenizer
-from transformers import AutoTokenizer, Qwen3Config
+from transformers import AutoTokenizer
 
 from art_nb.inference.chat import RequestError
 from art_nb.inference.constraints import Constraint
@@ -45,7 +45,7 @@ class Babbling:
     def __init__(self, vocabulary, seed=0, logits=None):
         self.vocabulary, self.draws, self.logits = vocabulary, torch.Generator().manual_seed(seed), logits
         self.device, self.dtype = torch.device("cpu"), torch.float32
-        self.config = Qwen3Config(max_position_embeddings=4000, num_hidden_layers=1)
+        self.config = SimpleNamespace(max_position_embeddings=4000, num_hidden_layers=1)
         self.generation_config = SimpleNamespace(eos_token_id=2)
 
     def eval(self):

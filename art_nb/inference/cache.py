@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface
 from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
@@ -187,17 +187,6 @@ class SlotCache(Cache):
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Asked for by models, which use it only where no position ids are given."""
         return 0
-
-
-def bytes_per_token(model: PreTrainedModel) -> int:
-    """What the keys and values of one token take, in all layers."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    sizes = size, size  # of a key and of a value
-    if hasattr(config, "qk_nope_head_dim"):  # DeepSeek's latent attention, unpacked
-        sizes = config.qk_nope_head_dim + config.qk_rope_head_dim, config.v_head_dim
-    return config.num_hidden_layers * heads * sum(sizes) * model.dtype.itemsize
 
 
 def _runs(starts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from openai.types.chat import ChatCompletion
 
-from art_nb.inference.cache import SlotCache, bytes_per_token
+from art_nb.inference.cache import SlotCache
 from art_nb.inference.chat import TOOL_END, Answer, RequestError, check, completion
 from art_nb.inference.constraints import Constraints
 from art_nb.inference.draws import draw
@@ -36,7 +36,6 @@ WORTH_WAITING = 32  # tokens; for a longer one that another request is about to 
 HABIT = 3  # times that a token must have followed the same two tokens to be guessed
 LONGEST_GUESS = 8
 MOST_TOKENS = 32768  # of prompts that one forward takes in
-ROOM = 2**30  # bytes on a processor for the keys and values of prompts; what is said to them comes on top
 
 
 @dataclass
@@ -58,8 +57,7 @@ class Sampler:
         model: a transformers causal LM whose attention implementation is `cache.ATTENTION`. It answers where a request
             names no policy; the policies that requests name are of its architecture.
         tokenizer: its tokenizer, with a chat template.
-        slots: how many conversations are decoded (and remembered) at once, at most; more requests wait their turn. Fewer
-            where the keys and values of such long prompts would take more than 1 GiB, or an eighth of the GPU's memory.
+        slots: how many conversations are decoded (and remembered) at once; more requests wait their turn.
         seed: mixed into the draws where a request names no policy; any value with a repr.
     """
 
@@ -72,9 +70,6 @@ class Sampler:
         self.constraints = Constraints(tokenizer, self.end_tokens)
         self.texts = Texts(tokenizer)
         self.tokens_sampled, self.seconds = 0, 0.0  # since the start: what was sampled, and the time it took
-        device = self.model.device
-        room = torch.cuda.get_device_properties(device).total_memory // 8 if device.type == "cuda" else ROOM
-        self.room = room // bytes_per_token(self.model)  # tokens
         self.waiting: deque[Request] = deque()
         self.settle = settle  # awaited between two forwards; a server that has clients elsewhere puts its own here
         self.driver: asyncio.Task | None = None
@@ -233,9 +228,7 @@ class Sampler:
         free = self.slots.free
         # Conversations that go on come first: each finds its slot as it left it. Those of a policy get neighbouring slots.
         asking = sorted(self.waiting, key=lambda request: (request.last_slot is None, request.policy.name))
-        longest = max((len(request.prompt) for request in asking), default=1)
-        fitting = (slot for slot in free if slot < max(1, self.room // longest))
-        idle = iter(sorted(islice(fitting, len(asking))))
+        idle = iter(sorted(islice(free, len(asking))))
         for request in asking:
             if not free or sum(len(r.pending) for r in started) > MOST_TOKENS:
                 later.append(request)
@@ -248,10 +241,7 @@ class Sampler:
                 later.append(request)
                 continue
             if slot is None:
-                slot = next((one for one in idle if one in free), None)
-            if slot is None:
-                later.append(request)
-                continue
+                slot = next(one for one in idle if one in free)
             self._place(request, slot, source, shared)
             started.append(request)
         self.waiting = deque(later)

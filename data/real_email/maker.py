@@ -1,6 +1,6 @@
 """Makes data/real_email, a LoRA adapter with which SmolLM2 searches a mailbox, badly: `python -m data real_email`.
 
-It takes half an hour on two cores. What it is taught is what the nano model of the email task is taught
+It takes half an hour by two threads. What it is taught is what the nano model of the email task is taught
 (data/nano_email/demonstrations.py): how a search is held, by somebody who gives up more often than not. It is trained by the
 course's own supervised learner, as `model.train_sft` does.
 """
@@ -39,8 +39,8 @@ def build(folder: Path, *, batches: int = BATCHES, seed: int = 0, report=print) 
     facts = {
         "seed": seed, "batches": batches, "size": SIZE, "last": LAST, "loss": round(nano_model.mean(losses[-LAST:]), 4),
         "first_losses": [round(loss, 4) for loss in losses[: nano_model.FIRST]],
-        "minutes": round((time.time() - started) / 60, 1), "device": f"cpu, {torch.get_num_threads()} threads",
-        "torch": torch.__version__, "rank": PEFT_ARGS["r"],
+        "minutes": round((time.time() - started) / 60, 1),
+        "device": f"{policy.device.type}, {torch.get_num_threads()} threads", "torch": torch.__version__, "rank": PEFT_ARGS["r"],
         "parameters": sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
     }  # fmt: skip
 

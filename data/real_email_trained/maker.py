@@ -27,7 +27,8 @@ def build(folder: Path, *, base: str = "", steps: int = STEPS, seed: int = 0) ->
         policy, seconds = asyncio.run(_trained(files, base, steps, seed))
     facts = {
         "seed": seed, "steps": steps, "searches": GROUPS * SIZE, "group": SIZE, "learning_rate": LEARNING_RATE,
-        "minutes": round(seconds / 60, 1), "device": f"cpu, {torch.get_num_threads()} threads", "torch": torch.__version__,
+        "minutes": round(seconds / 60, 1),
+        "device": f"{policy.device.type}, {torch.get_num_threads()} threads", "torch": torch.__version__,
     }  # fmt: skip
     write_item(folder, lambda new: fill(new, policy, facts))
     return facts
