@@ -40,7 +40,8 @@ def build(folder: Path, *, batches: int = BATCHES, seed: int = 0, report=print) 
         "seed": seed, "batches": batches, "size": SIZE, "last": LAST, "loss": round(nano_model.mean(losses[-LAST:]), 4),
         "first_losses": [round(loss, 4) for loss in losses[: nano_model.FIRST]],
         "minutes": round((time.time() - started) / 60, 1),
-        "device": f"{policy.device.type}, {torch.get_num_threads()} threads", "torch": torch.__version__, "rank": PEFT_ARGS["r"],
+        "device": f"{policy.device.type}, {torch.get_num_threads()} threads", "torch": torch.__version__,
+        "rank": PEFT_ARGS["r"],
         "parameters": sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
     }  # fmt: skip
 
