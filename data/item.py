@@ -6,6 +6,7 @@ It knows nothing of what an item is. A maker lies in the folder that it fills, s
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +31,17 @@ def write_item(folder: Path, fill: Callable[[Path], None]) -> None:
             shutil.copytree(folder, new, ignore=lambda at, _: gone if Path(at) == folder else (), dirs_exist_ok=True)
 
     write_folder(folder, refill)
+
+
+def write_described(folder: Path, save: Callable[[Path], None], facts: dict, card: str) -> None:
+    """An item that was trained: what `save(an empty folder)` writes, its facts, and the card filled with them."""
+
+    def fill(new: Path) -> None:
+        save(new)
+        write_text(new / "training.json", json.dumps(facts, indent=2) + "\n")
+        write_text(new / "README.md", card.format(**facts))
+
+    write_item(folder, fill)
 
 
 def read_sums(folder: Path) -> dict[str, str]:

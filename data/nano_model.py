@@ -5,7 +5,6 @@ It knows nothing of tasks: what differs from model to model is a `Recipe`. The m
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,7 @@ from art_nb.inference.chat import parse_tool_calls
 from art_nb.tasks.tool_calls import malformed
 from data.chat_format import Encoded
 from data.demonstration import Demonstration
-from data.item import write_item, write_text
+from data.item import write_described
 
 FIRST = 5  # so many steps' losses are kept, for whoever wants to know whether the maker still does what it did
 
@@ -198,10 +197,8 @@ def write(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerF
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 
-    def fill(new: Path) -> None:
+    def save(new: Path) -> None:
         model.save_pretrained(new)
         tokenizer.save_pretrained(new)
-        write_text(new / "training.json", json.dumps(facts, indent=2) + "\n")
-        write_text(new / "README.md", card.format(**facts))
 
-    write_item(folder, fill)
+    write_described(folder, save, facts, card)

@@ -11,6 +11,7 @@ import json
 import random
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,7 +22,7 @@ from art_nb.training.demonstrations import demonstrated
 from art_nb.training.policy import Policy, load_policy
 from art_nb.training.supervised import SupervisedLearner
 from data import nano_model
-from data.item import write_item, write_text
+from data.item import write_described, write_text
 from data.nano_email.demonstrations import DemonstrationsEmail
 
 BATCHES, SIZE = 100, 8  # demonstrations in a batch
@@ -45,12 +46,7 @@ def build(folder: Path, *, batches: int = BATCHES, seed: int = 0, report=print) 
         "parameters": sum(p.numel() for p in policy.model.parameters() if p.requires_grad),
     }  # fmt: skip
 
-    def fill(new: Path) -> None:
-        save(policy, new)
-        write_text(new / "training.json", json.dumps(facts, indent=2) + "\n")
-        write_text(new / "README.md", MODEL_CARD.format(**facts))
-
-    write_item(folder, fill)
+    write_described(folder, partial(save, policy), facts, MODEL_CARD)
     return facts
 
 

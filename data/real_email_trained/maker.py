@@ -6,15 +6,15 @@ It is the training that benchmarks/rise_real_email.py measures, from seed 0, wit
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from art_nb.training.policy import Policy
 from benchmarks.rise_real_email import GROUPS, LEARNING_RATE, SIZE, STEPS, ready, train
-from data.item import write_item, write_text
+from data.item import write_described
 from data.real_email.maker import save
 
 
@@ -30,7 +30,7 @@ def build(folder: Path, *, base: str = "", steps: int = STEPS, seed: int = 0) ->
         "minutes": round(seconds / 60, 1),
         "device": f"{policy.device.type}, {torch.get_num_threads()} threads", "torch": torch.__version__,
     }  # fmt: skip
-    write_item(folder, lambda new: fill(new, policy, facts))
+    write_described(folder, partial(save, policy), facts, MODEL_CARD)
     return facts
 
 
@@ -38,12 +38,6 @@ async def _trained(files: str, base: str, steps: int, seed: int) -> tuple[Policy
     model = await ready(files, seed, base)
     seconds = await train(model, steps)
     return model.backend()._of(model).learner.policy, seconds
-
-
-def fill(folder: Path, policy: Policy, facts: dict) -> None:
-    save(policy, folder)
-    write_text(folder / "training.json", json.dumps(facts, indent=2) + "\n")
-    write_text(folder / "README.md", MODEL_CARD.format(**facts))
 
 
 MODEL_CARD = """\
