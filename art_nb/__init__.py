@@ -4,8 +4,15 @@ Importing it loads nothing heavy: each public name is fetched from its module wh
 """
 
 import importlib
+import os
 import pkgutil
 from typing import TYPE_CHECKING
+
+# Read when torch is imported (on Linux, where its threads are libgomp's). Between two products they wait busily for each
+# other, by default for milliseconds: long enough to stop all work while another process keeps a core (`benchmarks.beside`).
+# https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not follow `__getattr__`
     from .backend import LocalBackend

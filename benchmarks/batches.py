@@ -19,7 +19,7 @@ from benchmarks.rollout import play
 from benchmarks.rollout_email import EMAIL_BASE
 from benchmarks.rollout_email import rollout as search
 from benchmarks.rollout_real import answers
-from benchmarks.time_to_skill import rollout as text_game
+from benchmarks.skills import game as text_game
 
 GROUP = 8  # of long games
 

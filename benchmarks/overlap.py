@@ -23,7 +23,7 @@ from benchmarks.gathering import BASE
 from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rise import rate, won
-from benchmarks.time_to_skill import rollout
+from benchmarks.skills import game
 
 GAMES, GROUPS, SIZE, TURN = 200, 4, 16, 6  # TURN: steps that one model takes before it is the other's turn
 KINDS = {"apart": 0, "overlapped": 1}
@@ -31,7 +31,7 @@ KINDS = {"apart": 0, "overlapped": 1}
 
 async def gather(model: art.TrainableModel, step: int) -> list[art.TrajectoryGroup]:
     seeds = scenarios("train", (step + 1) * GROUPS)[-GROUPS:]
-    groups = [art.TrajectoryGroup(rollout(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds]
+    groups = [art.TrajectoryGroup(game(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds]
     return await art.gather_trajectory_groups(groups, pbar_desc=None)
 
 

@@ -28,7 +28,7 @@ from art_nb.tasks.game_2048 import scenarios
 from benchmarks.gathering import BASE
 from benchmarks.result import print_result, say
 from benchmarks.rise import rate, won
-from benchmarks.time_to_skill import rollout
+from benchmarks.skills import game
 
 STEPS, GROUPS, SIZE, GAMES, SAMPLERS = 8, 4, 8, 200, 2
 LONGEST = 5.0  # seconds until the next kill
@@ -78,7 +78,7 @@ async def train(model: art.TrainableModel, enough: Callable[[int], bool], doing:
         doing.text = "plays"
         seeds = scenarios("train", (step + 1) * GROUPS)[-GROUPS:]
         groups = await art.gather_trajectory_groups(
-            [art.TrajectoryGroup(rollout(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds], pbar_desc=None
+            [art.TrajectoryGroup(game(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds], pbar_desc=None
         )
         doing.text = "learns"
         result = await model.train(

@@ -20,7 +20,7 @@ from benchmarks.gathering import BASE, registered
 from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rising import falling
-from benchmarks.time_to_skill import GROUPS, SIZE, rollout
+from benchmarks.skills import GROUPS, SIZE, game
 
 STEPS, GAMES = 12, 200
 
@@ -33,7 +33,7 @@ def rate(step: int, steps: int) -> float:
 async def won(model: art.TrainableModel, games: int) -> list[bool]:
     """Which of the first `games` test games the model wins."""
     played = await art.gather_trajectories(
-        [rollout(model, seed, by_tool=False) for seed in scenarios("test", games)], pbar_desc=None
+        [game(model, seed, by_tool=False) for seed in scenarios("test", games)], pbar_desc=None
     )
     return [bool(trajectory.metrics["won"]) for trajectory in played]
 
@@ -45,7 +45,7 @@ async def measure_seed(folder: str, seed: int, steps: int = STEPS, games: int = 
     for step in range(steps):
         seeds = scenarios("train", (step + 1) * GROUPS)[-GROUPS:]
         groups = await art.gather_trajectory_groups(
-            [art.TrajectoryGroup(rollout(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds], pbar_desc=None
+            [art.TrajectoryGroup(game(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds], pbar_desc=None
         )
         await model.train(groups, art.TrainConfig(learning_rate=rate(step, steps), turn_discount=0.5))
         say(f"seed {seed}: step {step + 1} of {steps}, won {fmean(t.metrics['won'] for g in groups for t in g):.0%}")

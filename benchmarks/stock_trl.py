@@ -36,13 +36,15 @@ def stock_trainer(
     *,
     trainer_class: type[GRPOTrainer] = GRPOTrainer,
     environment: Callable | None = None,
+    reward: Callable | None = None,
     **settings: object,
 ) -> GRPOTrainer:
     """A GRPOTrainer on `policy`.
 
     Args:
         rows: the dataset, one dict per prompt.
-        environment: an `environment_factory` with a `get_reward`; without one every reward is 0.
+        environment: an `environment_factory` with a `get_reward`.
+        reward: a reward function; with neither every reward is 0.
         settings: fields of `trl.GRPOConfig`.
     """
     from datasets import Dataset
@@ -52,7 +54,8 @@ def stock_trainer(
         "disable_tqdm": True, "use_cpu": policy.device.type == "cpu", "bf16": False, "gradient_checkpointing": False,
         "lr_scheduler_type": "constant", "weight_decay": 0.0, "temperature": 1.0, "shuffle_dataset": False,
     }  # fmt: skip
-    reward = None if environment else lambda completions, **_: [0.0] * len(completions)
+    if not (environment or reward):
+        reward = lambda completions, **_: [0.0] * len(completions)  # noqa: E731
     return trainer_class(
         model=policy.model,
         reward_funcs=reward,

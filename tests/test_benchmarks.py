@@ -3,13 +3,15 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 
 import pytest
 
+from art_nb.tasks.email_search import scenarios as email_questions
 from art_nb.tasks.game_2048 import MOVE_TOOL
-from benchmarks import batches, gathering, learner, rise_real, rollout, rollout_real, time_to_skill
+from benchmarks import batches, gathering, learner, rise_real, rollout, rollout_real, skills, time_to_skill
 from benchmarks.result import print_result
 
 BASE = str(rollout.BASE)
@@ -116,24 +118,42 @@ def test_tool_calls_are_called_and_go_on_from_what_was_said(tmp_path):
         assert 1 <= len(trajectory.choices()) <= 3
 
 
+def nano_answers() -> skills.Skill:
+    """The short answers, by a model that is there without SmolLM2's wheel."""
+    return replace(skills.answers(), base=lambda: BASE)
+
+
 @trl_can_train
-def test_time_to_skill(capsys, monkeypatch):
-    monkeypatch.setattr(time_to_skill, "GROUPS", 1)
-    monkeypatch.setattr(time_to_skill, "SIZE", 2)
-    monkeypatch.setattr(time_to_skill, "MAX_TURNS", 2)
-    settings = {"seeds": 1, "limit": 0.5, "games": 2, "by_tool": True, "batch_size": 2}
-    result = printed(capsys, "time_to_skill", partial(time_to_skill.measure, BASE, **settings))
+@pytest.mark.parametrize("skill", [skills.game_2048, partial(skills.game_2048, True), skills.email, nano_answers])
+def test_time_to_skill(skill, capsys, monkeypatch):
+    monkeypatch.setattr(skills, "MAX_TURNS", 2)
+    small = replace(skill(), groups=1, size=2)
+    result = printed(capsys, "time_to_skill", partial(time_to_skill.measure, small, 1, 0.5, 2, 2))
     assert result.keys() == {
-        "benchmark", "ratio", "ratio_is_at_least", "ours_mean_s", "stock_mean_s", "limit_s", "held_out_games",
+        "benchmark", "goal", "ratio", "ratio_is_at_least", "ours_mean_s", "stock_mean_s", "limit_s", "held_out",
         "ours", "stock",
     }  # fmt: skip
     for (run,) in (result["ours"], result["stock"]):
-        assert run.keys() == {"seed", "seconds", "stopped", "steps", "win_rate_before", "win_rate_after"}
-        assert run["seconds"] <= 0.5 and run["stopped"] == (run["win_rate_after"] < run["win_rate_before"] + 0.2)
+        assert run.keys() == {"seed", "seconds", "stopped", "steps", "before", "after"}
+        assert run["seconds"] <= 0.5 and run["stopped"] == (run["after"] < run["before"] + small.rise)
+
+
+def test_both_sides_are_paid_alike_for_an_answer():
+    texts = ["It costs 12 dollars", "12", "of 12, 13", "none", "112"]
+    assert skills.right([[{"role": "assistant", "content": text}] for text in texts], [12] * 5) == [1, 1, 0, 0, 0]
+
+
+def test_both_sides_are_paid_alike_for_a_search():
+    environment, scenario = skills.SimplyPaid(), email_questions("train", 1)[0]
+    for call, paid in ((("return_final_answer", {"answer": scenario.answer, "sources": []}), 1.0), ((None, None), -1.0)):
+        environment.reset(scenario.id)
+        assert environment.get_reward() == 0
+        environment.search.call(*call)
+        assert environment.get_reward() == paid
 
 
 def test_a_race_stops_at_its_limit_or_its_goal():
-    race = time_to_skill.Race("ours", 0, limit=30.0)
+    race = time_to_skill.Race("ours", 0, limit=30.0, goal=0.2)
     race.measured(0.2)
     race.trained(4.0)
     assert not race.due and not race.arrived

@@ -1,7 +1,10 @@
 """`import art_nb` loads nothing that takes long."""
 
+import os
 import subprocess
 import sys
+
+import pytest
 
 
 def loaded_by(code: str) -> set[str]:
@@ -22,3 +25,16 @@ def test_looking_at_the_names_loads_no_other_package():
 def test_trajectories_and_models_need_no_torch():
     code = "import art_nb as art; art.TrainableModel, art.TrajectoryGroup, art.gather_trajectory_groups"
     assert not loaded_by(code) & {"torch", "transformers", "trl", "pandas"}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="torch's threads are libgomp's on Linux alone")
+@pytest.mark.parametrize(
+    ("setting", "count"), [({}, "10000"), ({"GOMP_SPINCOUNT": "70"}, "70"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")]
+)
+def test_torchs_threads_wait_as_long_as_is_said(setting, count):
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+    run = subprocess.run(
+        [sys.executable, "-c", "import art_nb, torch"], env=env | setting | {"OMP_DISPLAY_ENV": "VERBOSE"},
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert f"GOMP_SPINCOUNT = '{count}'" in run.stderr

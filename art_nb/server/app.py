@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 import sys
 import time
@@ -116,8 +115,6 @@ async def _failed(request: Request, error: Exception) -> JSONResponse:
 
 def serve(options: Sequence[str]) -> int:
     """serve models over HTTP, see `art-nb serve --help`"""
-    # Read when torch is imported. Its threads wait asleep: clients need the processors that they would else wait on, busily.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         settings = Settings(_cli_parse_args=list(options))
         token, made = token_of(settings.path, settings.token.get_secret_value() if settings.token else None)
