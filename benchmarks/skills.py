@@ -14,15 +14,13 @@ from openai.types.chat.chat_completion import Choice
 import art_nb as art
 from art_nb.real_model import smollm2
 from art_nb.tasks.email_search import MAX_TURNS as MAX_CALLS
-from art_nb.tasks.email_search import EmailSearchEnvironment
+from art_nb.tasks.email_search import EmailSearchEnvironment, Scenario
 from art_nb.tasks.email_search import scenarios as questions
 from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment, outcome_reward
 from art_nb.tasks.game_2048 import scenarios as games
-from benchmarks import rise_email, rise_real, rollout_real
+from benchmarks import rise_email, rise_real, rollout_email, rollout_real
 from benchmarks.gathering import BASE
 from benchmarks.rollout import MAX_TOKENS
-from benchmarks.rollout_email import EMAIL_BASE
-from benchmarks.rollout_email import MAX_TOKENS as MAX_TOKENS_OF_CALL
 
 WINNING_TILE = 128
 GROUPS, SIZE = 4, 16
@@ -105,26 +103,32 @@ def game_2048(by_tool: bool = False) -> Skill:
     )  # fmt: skip
 
 
-class SimplyPaid(EmailSearchEnvironment):
-    """The search with the reward of notebook 03."""
+class PaidForAnswers(EmailSearchEnvironment):
+    """The search, paid 1 for a correct answer."""
 
     def get_reward(self) -> float:
-        found = self.search.metrics()
-        return found["correct"] - found["malformed"]
+        return self.search.metrics()["correct"]
 
 
 def email() -> Skill:
-    """The reward and the way to play are the same on both sides."""
-    asked, play = questions("train"), partial(rise_email.paid, reward="simple")
+    """Both sides play alike and are paid for correct answers alone: a malformed call, for which notebook 03 takes 1 off, never
+    reaches an environment of TRL's."""
+    asked = questions("train")
+
+    async def play(model: art.TrainableModel, scenario: Scenario) -> art.Trajectory:
+        trajectory = await rollout_email.rollout(model, scenario)
+        trajectory.reward = trajectory.metrics["correct"]
+        return trajectory
+
     return Skill(
-        lambda: str(EMAIL_BASE), 0.2, rise_email.GROUPS, rise_email.SIZE, art.TrainConfig(learning_rate=2e-3),
+        lambda: str(rollout_email.EMAIL_BASE), 0.2, rise_email.GROUPS, rise_email.SIZE, art.TrainConfig(learning_rate=2e-3),
         training=lambda number: asked[number % len(asked)], held_out=lambda count: questions("val", count),
         play=play, play_as_stock=play,
         succeeds=lambda trajectory: bool(trajectory.metrics["correct"]),
         row=lambda scenario: {"prompt": [{"role": "user", "content": ""}], "scenario": scenario.id},
         stock={
-            "environment": SimplyPaid,
-            "generation_kwargs": {"max_new_tokens": MAX_TOKENS_OF_CALL}, "max_tool_calling_iterations": MAX_CALLS - 1,
+            "environment": PaidForAnswers,
+            "generation_kwargs": {"max_new_tokens": rollout_email.MAX_TOKENS}, "max_tool_calling_iterations": MAX_CALLS - 1,
         },
         batch_size=2, count=120,
     )  # fmt: skip

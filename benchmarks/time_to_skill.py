@@ -11,7 +11,8 @@ temperature 1. Each side is judged by its own way of playing.
 reward for each turn. Stock TRL plays through environment_factory, which means a growing conversation of tool calls, and
 learns from the outcome reward. `2048-by-tool` lets ours play by tool calls too, so that only the reward differs. `email`:
 questions of notebook 03 answered; 20 points. `answers`: prices that SmolLM2 reads rightly, as in notebook 05; 50 points. In
-these two both sides play and are paid alike (TRL's loop asks once more after a final answer, see benchmarks.rollout_email).
+these two both sides play and are paid alike, for what is correct (TRL's loop asks once more after a final answer, see
+benchmarks.rollout_email).
 
 `ratio` is stock's mean seconds over ours, a lower bound (`ratio_is_at_least`) when a run of stock was stopped, and null when
 one of ours was.

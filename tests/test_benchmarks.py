@@ -143,12 +143,12 @@ def test_both_sides_are_paid_alike_for_an_answer():
     assert skills.right([[{"role": "assistant", "content": text}] for text in texts], [12] * 5) == [1, 1, 0, 0, 0]
 
 
-def test_both_sides_are_paid_alike_for_a_search():
-    environment, scenario = skills.SimplyPaid(), email_questions("train", 1)[0]
-    for call, paid in ((("return_final_answer", {"answer": scenario.answer, "sources": []}), 1.0), ((None, None), -1.0)):
+def test_stock_is_paid_for_correct_answers():
+    environment, scenario = skills.PaidForAnswers(), email_questions("train", 1)[0]
+    for answer, paid in ((scenario.answer, 1.0), ("I don't know", 0.0), ("no such thing", 0.0)):
         environment.reset(scenario.id)
         assert environment.get_reward() == 0
-        environment.search.call(*call)
+        environment.return_final_answer(answer, [])
         assert environment.get_reward() == paid
 
 
