@@ -111,8 +111,10 @@ class PaidForAnswers(EmailSearchEnvironment):
 
 
 def email() -> Skill:
-    """Both sides play alike and are paid for correct answers alone: a malformed call, for which notebook 03 takes 1 off, never
-    reaches an environment of TRL's."""
+    """Both sides play alike and are paid for correct answers alone.
+
+    Notebook 03 takes 1 off for a malformed call, which never reaches an environment of TRL's.
+    """
     asked = questions("train")
 
     async def play(model: art.TrainableModel, scenario: Scenario) -> art.Trajectory:
