@@ -1,10 +1,10 @@
 """How much training does beside another process, by how torch's threads wait for each other.
 
-`python -m benchmarks.beside` prints one JSON line. SmolLM2 gives 32 short answers and is trained on them, round after round,
-by as many threads as there are cores. `ratio_alone`: its rounds a second with the wait that `import art_nb` sets, over those
-with torch's own. `ratio_beside`: the same while another process keeps one core busy, as a browser does that draws.
-`ratio_twice`: the same while a second such training runs. Sides take turns. A ratio is null where the other side ended no
-round.
+`python -m benchmarks.beside` prints one JSON line. SmolLM2 gives 8 short answers and is trained on them, round after
+round, by as many threads as there are cores. `ratio_alone`: its rounds a second with the wait that `import art_nb`
+sets, over those with torch's own. `ratio_beside`: the same while another process keeps one core busy, as a browser does
+that draws. `ratio_twice`: the same while a second such training runs. Sides take turns. A ratio is null where the other
+side ended no round.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
 from benchmarks.rollout_real import another_process, answers
 
-GROUPS, SIZE = 4, 8
+GROUPS, SIZE = 1, 8
+LOADING = 30.0  # seconds that a second training has to load the model before anything is counted
 FIRST = {"ours": "import art_nb", "own": "import torch"}  # what is imported first
 
 
@@ -62,6 +63,7 @@ def rounds(side: str, seconds: float, beside: str) -> float:
             if not lines.readline():
                 raise RuntimeError(f"the process that trains ended with {run.wait()}")
         with {"alone": nullcontext, "beside": another_process, "twice": partial(training, side)}[beside]():
+            time.sleep(LOADING if beside == "twice" else 0)
             started = time.perf_counter()
             time.sleep(seconds)
         run.kill()
