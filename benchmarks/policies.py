@@ -24,7 +24,7 @@ import art_nb as art
 from art_nb.real_model import smollm2
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
-from benchmarks.rollout_real import SYSTEM, scenario
+from benchmarks.rollout_real import prompt, scenario
 
 ASKED = 8
 MAX_TOKENS = 12
@@ -38,7 +38,7 @@ async def answers(folder: str, base: str, names: list[str], dtype: str | None) -
     known = {"latest": model.get_inference_name(), "older": model.get_inference_name(1), "base": model.base_model}
 
     async def one(name: str, number: int) -> art.Trajectory:
-        messages = [SYSTEM, {"role": "user", "content": scenario("train", number)[0]}]
+        messages = prompt(scenario("train", number)[0])
         create = model.openai_client().chat.completions.create
         completion = await create(model=known[name], messages=messages, max_tokens=MAX_TOKENS)
         return art.Trajectory(messages_and_choices=[*messages, completion.choices[0]])

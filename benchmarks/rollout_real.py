@@ -43,18 +43,26 @@ def scenario(split: str, number: int) -> tuple[str, int]:
     return f"{mail}\nWhat does the {thing} cost?", price
 
 
+def prompt(text: str) -> list[dict]:
+    return [SYSTEM, {"role": "user", "content": text}]
+
+
+def names(answer: str, price: int) -> bool:
+    """Whether the last number of the answer is the price."""
+    return re.findall(r"\d+", answer)[-1:] == [str(price)]
+
+
 async def rollout(
     model: art.TrainableModel, split: str, number: int, max_tokens: int = MAX_TOKENS
 ) -> art.Trajectory:
     """One answer, paid as in notebook 05."""
     text, price = scenario(split, number)
-    messages = [SYSTEM, {"role": "user", "content": text}]
+    messages = prompt(text)
     completion = await model.openai_client().chat.completions.create(
         model=model.get_inference_name(), messages=messages, max_tokens=max_tokens
     )
     choice = completion.choices[0]
-    right = re.findall(r"\d+", choice.message.content)[-1:] == [str(price)]
-    return art.Trajectory(messages_and_choices=[*messages, choice], reward=float(right))
+    return art.Trajectory(messages_and_choices=[*messages, choice], reward=float(names(choice.message.content, price)))
 
 
 def answers(model: art.TrainableModel, groups: int, size: int, max_tokens: int = MAX_TOKENS) -> list:

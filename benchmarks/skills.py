@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
@@ -138,10 +137,8 @@ def email() -> Skill:
 
 def right(completions: list[list[dict]], price: list[int], **_: object) -> list[float]:
     """The reward of notebook 05, as stock TRL asks for it."""
-    return [
-        float(re.findall(r"\d+", answer[0]["content"])[-1:] == [str(asked)])
-        for answer, asked in zip(completions, price, strict=True)
-    ]
+    pairs = zip(completions, price, strict=True)
+    return [float(rollout_real.names(answer[0]["content"], asked)) for answer, asked in pairs]
 
 
 def answers() -> Skill:
@@ -152,7 +149,7 @@ def answers() -> Skill:
 
     def row(asked: tuple[str, int]) -> dict:
         text, price = rollout_real.scenario(*asked)
-        return {"prompt": [rollout_real.SYSTEM, {"role": "user", "content": text}], "price": price}
+        return {"prompt": rollout_real.prompt(text), "price": price}
 
     return Skill(
         smollm2, 0.5, rise_real.GROUPS, rise_real.SIZE, art.TrainConfig(learning_rate=rise_real.LEARNING_RATE),
