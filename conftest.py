@@ -1,4 +1,4 @@
-"""How notebooks run under `pytest --nbmake`, and how parallel test processes share the processor."""
+"""Run notebooks under `pytest --nbmake` in a folder of their own, and give each parallel test process one thread."""
 
 import os
 import shutil
@@ -7,24 +7,36 @@ from pathlib import Path
 
 import pytest
 
-from art_nb.course.demo import working_folder
+from course.demo import working_folder
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # read when torch is imported; our models gain little from a second thread
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads it at import; our models gain little from a second thread
+
+
+# Tests that train, start servers or kernels. `python -m art_nb test --quick` leaves them out, like notebooks and browsers.
+SLOW = (
+    "tests/backends/", "tests/base_models/", "tests/benchmarks/", "tests/export/", "tests/serving/",
+    "tests/course/test_colab.py", "tests/course/test_demo.py", "tests/course/test_exercises.py",
+    "tests/course/test_overlap.py", "tests/course/test_setup_cell.py",
+    "tests/model/test_art_compat.py", "tests/model/test_art_notebooks.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items):
+    root = Path(__file__).parent
     for item in items:
+        if item.path.is_relative_to(root) and item.path.relative_to(root).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
         if getattr(item, "nbmake", False):
             item.add_marker(pytest.mark.timeout(1800))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """A notebook runs as a copy in an empty folder beside the course's data, as under `make demo`.
+    """Run a copy of the notebook in an empty folder beside the course's data, as `make demo` does.
 
-    What a learner trained in notebooks/.art neither shortens the run nor is lost by it. With nbmake's `--overwrite` a
-    notebook of which every cell succeeded is written back.
+    The run neither uses nor changes what a learner trained in notebooks/.art. With nbmake's `--overwrite` a notebook is
+    written back when every cell succeeded.
     """
     if not getattr(item, "nbmake", False):
         return (yield)

@@ -15,43 +15,37 @@ if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not follow `__getattr__`
-    from .backend import LocalBackend
-    from .cluster.ray_backend import RayBackend
+    from .backends.local import LocalBackend
+    from .backends.ray.backend import RayBackend
+    from .backends.remote import RemoteBackend
     from .gather import gather_trajectories, gather_trajectory_groups, trajectory_group_batches
     from .model import Backend, Model, TrainableModel
-    from .remote import RemoteBackend
-    from .rollouts.retrying import retry
     from .trajectories import Trajectory, TrajectoryGroup
-    from .trajectories.recording import auto_trajectory, capture_auto_trajectory
-    from .trajectories.yielding import capture_yielded_trajectory, yield_trajectory
+    from .trajectories.recording import (
+        auto_trajectory,
+        capture_auto_trajectory,
+        capture_yielded_trajectory,
+        yield_trajectory,
+    )
     from .types import LocalTrainResult, Messages, MessagesAndChoices, Tools, TrainConfig, TrainResult, TrainSFTConfig
+    from .utils.retry import retry
 
-# public name -> the module that defines it
-_HOME = {
-    "Backend": "model",
-    "Model": "model",
-    "TrainableModel": "model",
-    "LocalBackend": "backend",
-    "RemoteBackend": "remote",
-    "RayBackend": "cluster.ray_backend",
-    "Trajectory": "trajectories",
-    "TrajectoryGroup": "trajectories",
-    "auto_trajectory": "trajectories.recording",
-    "capture_auto_trajectory": "trajectories.recording",
-    "yield_trajectory": "trajectories.yielding",
-    "capture_yielded_trajectory": "trajectories.yielding",
-    "gather_trajectories": "gather",
-    "gather_trajectory_groups": "gather",
-    "trajectory_group_batches": "gather",
-    "retry": "rollouts.retrying",
-    "TrainConfig": "types",
-    "TrainSFTConfig": "types",
-    "TrainResult": "types",
-    "LocalTrainResult": "types",
-    "Messages": "types",
-    "MessagesAndChoices": "types",
-    "Tools": "types",
-}
+_PUBLIC = {
+    "model": ("Backend", "Model", "TrainableModel"),
+    "backends.local": ("LocalBackend",),
+    "backends.remote": ("RemoteBackend",),
+    "backends.ray.backend": ("RayBackend",),
+    "trajectories": ("Trajectory", "TrajectoryGroup"),
+    "trajectories.recording": (
+        "auto_trajectory", "capture_auto_trajectory", "yield_trajectory", "capture_yielded_trajectory",
+    ),
+    "gather": ("gather_trajectories", "gather_trajectory_groups", "trajectory_group_batches"),
+    "utils.retry": ("retry",),
+    "types": (
+        "TrainConfig", "TrainSFTConfig", "TrainResult", "LocalTrainResult", "Messages", "MessagesAndChoices", "Tools",
+    ),
+}  # fmt: skip
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names}
 # `art.utils`, `art.rewards`, ... work without importing them first, as they do in ART
 _SUBMODULES = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_")}
 

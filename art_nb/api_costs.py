@@ -1,10 +1,10 @@
-"""What a call of a language model cost: as the provider says, else tokens times a price, given or of LiteLLM's table.
+"""Costs of language model API calls: the provider's figure, else tokens times a given, registered or LiteLLM price.
 
-No price is guessed. It knows answers in the forms of OpenAI and Anthropic, and nothing of models, training or steps.
+Never guesses a price. Reads answers in OpenAI's and Anthropic's formats. Knows nothing about models, training or steps.
 """
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,9 +13,9 @@ MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class TokenPricing:
-    """US dollars for a million tokens. Without a price of its own, a cached token costs what any prompt token costs.
+    """US dollars per million tokens. Where a cache price is None, cached tokens cost the prompt price.
 
-    cached_prompt_per_million: read from OpenAI's cache; cache_creation_per_million, cache_read_per_million: Anthropic's.
+    cached_prompt_per_million: reads from OpenAI's cache; cache_creation_per_million, cache_read_per_million: Anthropic's.
     """
 
     prompt_per_million: float
@@ -26,7 +26,7 @@ class TokenPricing:
 
 
 def load_litellm() -> Any:
-    """The module `litellm`, which reaches nothing but providers: as it comes, importing it downloads a price list.
+    """Import and return `litellm`, without the price list download, telemetry and advice of its defaults.
 
     Raises: ImportError when it is not installed.
     """
@@ -35,33 +35,35 @@ def load_litellm() -> Any:
     import litellm
 
     litellm.telemetry = False
-    litellm.suppress_debug_info = True  # it prints advice at each error
+    litellm.suppress_debug_info = True
     return litellm
 
 
 def listed_pricing(model_name: str) -> TokenPricing | None:
-    """The price in the table that came with LiteLLM; None when the model is not in it, or LiteLLM not installed."""
+    """Return the price in LiteLLM's table; None when the model is not in it, or LiteLLM is not installed."""
     try:
         table: Mapping[str, Any] = load_litellm().model_cost
     except ImportError:
         return None
-    found = table.get(model_name) or table.get(model_name.partition("/")[2]) or {}
+    row = table.get(model_name) or table.get(model_name.partition("/")[2]) or {}
     columns = "input_cost_per_token", "output_cost_per_token"
     caching = "cache_creation_input_token_cost", "cache_read_input_token_cost"
-    asked, said, created, read = (None if found.get(name) is None else found[name] * MILLION for name in columns + caching)
-    return None if asked is None or said is None else TokenPricing(asked, said, read, created, read)
+    per_token = [row.get(name) for name in columns + caching]
+    prompt, completion, created, read = (None if price is None else price * MILLION for price in per_token)
+    return None if prompt is None or completion is None else TokenPricing(prompt, completion, read, created, read)
 
 
 def chosen_pricing(
-    model_name: str, known: TokenPricing | None, needed: Collection[str], **given: float | None
+    model_name: str, known: TokenPricing | None, needed: Collection[str], given: Iterable[float | None]
 ) -> TokenPricing:
-    """The prices given, by their names in `TokenPricing`; those that are None as `known`, else as LiteLLM's table says.
+    """Return the given prices (the fields of `TokenPricing`), those that are None from `known`, else from LiteLLM's table.
 
-    needed: names of prices. Where all of them are given the table is not looked into: loading it takes seconds.
+    needed: names of fields. When all are given, the table is not loaded, which takes seconds.
 
-    Raises: ValueError when there is no price for a prompt or what is said.
+    Raises: ValueError when the price of prompt or completion tokens is unknown.
     """
-    prices = {name: float(price) for name, price in given.items() if price is not None}
+    named = zip(TokenPricing.__dataclass_fields__, given, strict=True)
+    prices = {name: float(price) for name, price in named if price is not None}
     if known is None and not set(needed) <= prices.keys():
         known = listed_pricing(model_name)
     if known is None and not {"prompt_per_million", "completion_per_million"} <= prices.keys():
@@ -73,39 +75,38 @@ def chosen_pricing(
 
 
 def stated_cost(response: Any) -> float | None:
-    """What the provider or LiteLLM says that the answer cost, in US dollars."""
+    """Return the cost that the provider or LiteLLM states in the answer, in US dollars."""
     for path in (("usage", "cost"), ("usage", "cost", "total_cost"), ("_hidden_params", "response_cost")):
-        said = _read(response, *path)
-        if isinstance(said, int | float) and not isinstance(said, bool):
-            return float(said)
+        cost = _read(response, *path)
+        if isinstance(cost, int | float) and not isinstance(cost, bool):
+            return float(cost)
     return None
 
 
 def counted_tokens(response: Any, provider: str) -> dict[str, float]:
-    """How many tokens the answer took, by the name of their price in `TokenPricing`; none from a cache are left out.
+    """Return the answer's token counts by the field of their price in `TokenPricing`, without zero counts of caches.
 
-    provider: "anthropic", whose prompts are counted without what the cache held; any other is read as OpenAI's answers.
+    provider: "anthropic", whose prompt counts exclude cached tokens; others are read as OpenAI's.
 
-    Raises: ValueError when the answer does not say how many tokens it took.
+    Raises: ValueError when the answer states no token counts.
     """
-    asked = _count(response, "input_tokens", "prompt_tokens")
-    said = _count(response, "output_tokens", "completion_tokens")
-    if asked is None or said is None:
-        raise ValueError(f"the answer of {provider!r} does not say in `usage` how many tokens it took")
+    prompt = _count(response, "input_tokens", "prompt_tokens")
+    completion = _count(response, "output_tokens", "completion_tokens")
+    if prompt is None or completion is None:
+        raise ValueError(f"the answer of {provider!r} has no token counts in `usage`")
     if provider == "anthropic":
         names = "cache_creation", "cache_read"
         cached = {f"{name}_per_million": _count(response, f"{name}_input_tokens") or 0.0 for name in names}
     else:
         details = "prompt_tokens_details" if _read(response, "usage", "prompt_tokens_details") else "input_tokens_details"
-        held = min(_read(response, "usage", details, "cached_tokens") or 0.0, asked)
-        asked, cached = asked - held, {"cached_prompt_per_million": held}
-    return {name: count for name, count in cached.items() if count} | {
-        "prompt_per_million": asked, "completion_per_million": said
-    }  # fmt: skip
+        held = min(_read(response, "usage", details, "cached_tokens") or 0.0, prompt)
+        prompt, cached = prompt - held, {"cached_prompt_per_million": held}
+    used = {name: count for name, count in cached.items() if count}
+    return used | {"prompt_per_million": prompt, "completion_per_million": completion}
 
 
 def token_cost(tokens: Mapping[str, float], pricing: TokenPricing) -> float:
-    """Tokens (see `counted_tokens`) times their prices, in US dollars."""
+    """Return the cost of tokens (see `counted_tokens`) in US dollars."""
     priced = [(count, getattr(pricing, name)) for name, count in tokens.items()]
     return sum(count * (pricing.prompt_per_million if price is None else price) for count, price in priced) / MILLION
 
@@ -115,8 +116,8 @@ def _count(response: Any, *names: str) -> float | None:
     return next((float(count) for count in counts if count is not None), None)
 
 
-def _read(thing: Any, *path: str) -> Any:
-    """A value inside of objects or mappings; None where there is none."""
+def _read(value: Any, *path: str) -> Any:
+    """Return the value at a path of attributes or keys; None if it is missing."""
     for name in path:
-        thing = thing.get(name) if isinstance(thing, Mapping) else getattr(thing, name, None)
-    return thing
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return value

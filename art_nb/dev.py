@@ -1,4 +1,4 @@
-"""`art.dev`: the typed dictionaries that ART's examples fill in for `TrainableModel(_internal_config=...)`.
+"""`art.dev`: typed dictionaries for `TrainableModel(_internal_config=...)`, under ART's names.
 
 Only the keys named here are read; `engine_args`, for ART's inference server, is accepted without effect.
 """
@@ -7,16 +7,12 @@ from typing import Any, TypedDict
 
 
 class InitArgs(TypedDict, total=False):
-    """How the base model is loaded."""
-
     max_seq_length: int
     load_in_4bit: bool
     dtype: str | None
 
 
 class PeftArgs(TypedDict, total=False):
-    """How its LoRA adapter is made."""
-
     r: int
     lora_alpha: int
     lora_dropout: float
@@ -25,7 +21,7 @@ class PeftArgs(TypedDict, total=False):
 
 
 class InternalModelConfig(TypedDict, total=False):
-    """`trainer_args` takes any field of `trl.GRPOConfig`."""
+    """init_args: for loading the base model; peft_args: of its LoRA adapter; trainer_args: fields of `trl.GRPOConfig`."""
 
     init_args: InitArgs
     peft_args: PeftArgs
@@ -33,8 +29,8 @@ class InternalModelConfig(TypedDict, total=False):
     engine_args: dict[str, Any]
 
 
-# Open-ended parts under ART's names. Of `TrainConfig` is read what `TrainConfig.with_art_options` knows; what is meant for
-# ART's inference server (`EngineArgs`, `OpenAIServerConfig`, `ServerArgs`) is accepted without effect.
+# ART's names for open-ended dictionaries. Of `TrainConfig` the options that `TrainConfig.with_art_options` knows are read;
+# those for ART's inference server (`EngineArgs`, `OpenAIServerConfig`, `ServerArgs`) are accepted without effect.
 EngineArgs = dict
 TrainerArgs = dict
 TrainConfig = dict

@@ -1,12 +1,14 @@
-"""Run rollouts concurrently and collect their trajectories, with a progress bar."""
+"""Run rollouts concurrently and collect their trajectories, with a progress bar.
+
+`pbar_total_completion_tokens` is accepted for ART, without effect.
+"""
 
 import asyncio
-import warnings
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-from art_nb.rollouts.gathering import Gathering, cancel, carried, in_order, uncarried
+from art_nb.rollouts.gathering import Gathering, cancel, in_order, unwrap_interrupt, wrap_interrupt
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.trajectories.group import PendingGroup, attempt, one_trajectory
@@ -21,22 +23,21 @@ async def gather_trajectories(
     pbar_total_completion_tokens: bool = False,
     max_exceptions: int | float = 0,
 ) -> list[Any]:
-    """Run rollouts at once. Returns one result for each, in the order given.
+    """Run rollouts concurrently; return one result for each, in the order given.
 
-    A result is what the rollout returned (a Trajectory or a list of them), or the exception that it raised.
+    A result is the rollout's return value (a Trajectory or a list of them), or the exception that it raised.
 
     Args:
-        pbar_desc: label of the progress bar; None shows no bar.
-        max_exceptions: how many rollouts may fail: a count, or a share of them if between 0 and 1.
+        pbar_desc: label of the progress bar; None: no bar.
+        max_exceptions: failures to tolerate: a count, or a share of the rollouts if between 0 and 1.
 
-    Raises: the exception of a rollout that is one too many; all others are then cancelled. Its traceback shows the
-        caller's own frames and where it was raised; `error.full_traceback` keeps the rest.
+    Raises: the first exception that is not tolerated, after cancelling the other rollouts. Its traceback contains the
+        caller's own frames and the raising one; `error.full_traceback` keeps the rest.
     """
-    _deprecated(pbar_total_completion_tokens)
     awaitables = list(trajectories)
     gathering = Gathering(len(awaitables), max_exceptions)
     with ShortTraceback():
-        async with gathering.watched(pbar_desc):
+        async with gathering.progress(pbar_desc):
             return await in_order((attempt(a, gathering, _one_or_many) for a in awaitables), gathering.spawn)
 
 
@@ -49,33 +50,28 @@ async def gather_trajectory_groups(
     max_metrics: int | None = None,
     after_each: AfterEach | None = None,
 ) -> list[TrajectoryGroup]:
-    """Run all rollouts of all groups at once. Returns the groups in the order given.
+    """Run all rollouts of all groups concurrently; return the groups in the order given.
 
     Args:
         groups: `TrajectoryGroup(rollout(...) for ...)`, or calls of async functions that return a group.
-        pbar_desc: label of the progress bar; None shows no bar.
-        max_exceptions: how many rollouts may fail: a count, or a share of them if between 0 and 1. Those that
-            failed are in `group.exceptions`, and their group is smaller.
-        max_metrics: how many metrics the bar shows; None shows all.
-        after_each: awaited with each group once it is complete (a judge, say). Returns the group to keep,
-            a list of groups, or None to drop it.
+        pbar_desc: label of the progress bar; None: no bar.
+        max_exceptions: as of `gather_trajectories`; tolerated ones are in `group.exceptions`, and their group is smaller.
+        max_metrics: number of metrics that the bar shows; None: all.
+        after_each: awaited with each complete group, for example a judge. Returns the group to keep, a list of groups, or
+            None to drop it.
 
-    Raises: the exception of a rollout that is one too many; all others are then cancelled. Its traceback shows the
-        caller's own frames and where it was raised; `error.full_traceback` keeps the rest.
+    Raises: as `gather_trajectories`.
     """
-    _deprecated(pbar_total_completion_tokens)
     pending = list(groups)
     gathering = Gathering(_rollouts_in(pending), max_exceptions, max_metrics)
 
     async def finish(group: Awaitable[TrajectoryGroup]) -> list[TrajectoryGroup]:
         done = await _run_group(group, gathering)
-        if done is None:
-            return []
-        kept = done if after_each is None else await after_each(done)
+        kept = done if done is None or after_each is None else await after_each(done)
         return [] if kept is None else kept if isinstance(kept, list) else [kept]
 
     with ShortTraceback():
-        async with gathering.watched(pbar_desc):
+        async with gathering.progress(pbar_desc):
             kept = await in_order((finish(group) for group in pending), gathering.spawn)
     return [group for several in kept for group in several]
 
@@ -90,53 +86,47 @@ async def trajectory_group_batches(
     pbar_desc: str | None = "batches",
     pbar_total_completion_tokens: bool = False,
 ) -> AsyncIterator[list[TrajectoryGroup]]:
-    """Yield lists of `batch_size` groups, in the order given (the last may be shorter), while later ones run.
+    """Yield lists of `batch_size` groups in the order given (the last may be shorter) while later groups run.
 
     Args:
-        batch_size: groups in a list.
-        max_batch_exceptions: how many rollouts may fail from one list to the next: a count, or a share of the
-            rollouts of one list if between 0 and 1.
-        max_concurrent_batches: lists' worth of groups that run at a time, the one being waited for included.
-        skip_batches: lists to leave out at the start, without running them (to go on where a run stopped).
-        pbar_desc: label of the progress bars, one per list; None shows none.
+        max_batch_exceptions: failures to tolerate per batch: a count, or a share of its rollouts if between 0 and 1.
+        max_concurrent_batches: batches' worth of groups that run at a time, including the next one to yield.
+        skip_batches: batches to skip at the start without running them (to resume a run).
+        pbar_desc: label of the progress bars, one per batch; None: none.
 
-    Leaving the loop early (`await batches.aclose()`) cancels what still runs.
+    Leaving the loop early (`await batches.aclose()`) cancels the running rollouts.
     """
-    _deprecated(pbar_total_completion_tokens)
     if batch_size < 1 or max_concurrent_batches < 1:
-        raise ValueError(
-            f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: give 1 or more."
-        )
+        raise ValueError(f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: give 1 or more.")
     waiting = deque(groups)
     for _ in range(min(len(waiting), batch_size * skip_batches)):
-        _give_up(waiting.popleft())
+        _close(waiting.popleft())
     running: deque[asyncio.Task] = deque()
     gathering = Gathering(max_exceptions=max_batch_exceptions, advance=False)
     try:
         while waiting or running:
             gathering.restart(_rollouts_in(list(waiting)[:batch_size]) or gathering.total)
             with ShortTraceback():
-                async with gathering.watched(pbar_desc, batch_size):
-                    batch = await _next_batch(
-                        waiting, running, gathering, batch_size, batch_size * max_concurrent_batches
-                    )
+                async with gathering.progress(pbar_desc, batch_size):
+                    at_a_time = batch_size * max_concurrent_batches
+                    batch = await _next_batch(waiting, running, gathering, batch_size, at_a_time)
             if batch:
                 yield batch
     finally:
         await cancel(running)
         for group in waiting:
-            _give_up(group)
+            _close(group)
 
 
 async def _next_batch(
     waiting: deque, running: deque[asyncio.Task], gathering: Gathering, size: int, at_a_time: int
 ) -> list[TrajectoryGroup]:
-    """The next `size` groups that did not fail, in order, while up to `at_a_time` groups run."""
+    """Return the next `size` groups that did not fail, in order, while up to `at_a_time` groups run."""
     batch: list[TrajectoryGroup] = []
     while len(batch) < size and (waiting or running):
         while waiting and len(running) < at_a_time:
-            running.append(gathering.spawn(carried(_run_group(waiting.popleft(), gathering))))
-        with uncarried():
+            running.append(gathering.spawn(wrap_interrupt(_run_group(waiting.popleft(), gathering))))
+        with unwrap_interrupt():
             await _first_or_any_failure(running)
         group = running.popleft().result()
         if group is not None:
@@ -146,7 +136,7 @@ async def _next_batch(
 
 
 async def _first_or_any_failure(running: deque[asyncio.Task]) -> None:
-    """Wait for the first task; a later one that fails before it ends the wait by raising."""
+    """Wait for the first task. Raises: the exception of any task that fails earlier."""
     while True:
         for task in running:
             if task.done():
@@ -158,7 +148,7 @@ async def _first_or_any_failure(running: deque[asyncio.Task]) -> None:
 
 
 async def _run_group(group: Awaitable[TrajectoryGroup], gathering: Gathering) -> TrajectoryGroup | None:
-    """The group; None when an async function that was to make it raised, and that is tolerated."""
+    """Return the group; None when an async function raised a tolerated exception instead of returning one."""
     if isinstance(group, PendingGroup):
         return await group
     result = await attempt(group, gathering, _one_group)
@@ -169,27 +159,21 @@ async def _run_group(group: Awaitable[TrajectoryGroup], gathering: Gathering) ->
 
 
 def _rollouts_in(groups: list[Any]) -> int:
-    return sum(getattr(group, "_num_trajectories", 1) for group in groups)
+    return sum(getattr(group, "num_rollouts", 1) for group in groups)
 
 
 def _one_or_many(result: Any) -> Trajectory | list[Trajectory]:
-    many = [result] if isinstance(result, Trajectory) or not isinstance(result, Iterable) else list(result)
-    for item in many:
-        one_trajectory(item)
-    return result if isinstance(result, Trajectory) else many
+    if isinstance(result, Trajectory) or not isinstance(result, Iterable):
+        return one_trajectory(result)
+    return [one_trajectory(item) for item in result]
 
 
 def _one_group(result: Any) -> TrajectoryGroup:
     if not isinstance(result, TrajectoryGroup):
-        raise TypeError(f"expected an awaitable of a TrajectoryGroup, but it gave {type(result).__name__}.")
+        raise TypeError(f"an async function returned {type(result).__name__}, expected a TrajectoryGroup.")
     return result
 
 
-def _give_up(group: Any) -> None:
+def _close(group: Any) -> None:
     if hasattr(group, "close"):
         group.close()
-
-
-def _deprecated(pbar_total_completion_tokens: bool) -> None:
-    if pbar_total_completion_tokens:
-        warnings.warn("pbar_total_completion_tokens has no effect", DeprecationWarning, stacklevel=3)

@@ -1,15 +1,15 @@
-"""Tokens, seconds and costs of a run under ART's names: added up until a row is logged, then summed over the run.
+"""Tokens, seconds and costs of a run, under ART's names: summed per logged row and over the run.
 
-    costs/train/judge/ruler     US dollars, by who caused them; costs/train, costs/all: their sums
+    costs/train/judge/ruler     US dollars, by source; costs/train, costs/all: sums over sources
     time/step_wall_s            seconds; data/step_actor_tokens: counts
-    costs/cum/all, time/cum/wall_s, ...     the same over all rows so far
-    throughput/avg_actor_tok_per_s          over the run
+    costs/cum/all, time/cum/wall_s, ...     sums over all rows so far
+    throughput/avg_actor_tok_per_s          average over the run
 
-What one rollout took stands in the metrics of its trajectory, see `trajectories.accounts`.
-It knows nothing of models, files and rollouts.
+`trajectories.usage` has the costs of single rollouts.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
@@ -22,10 +22,10 @@ from art_nb.api_costs import TokenPricing, chosen_pricing, counted_tokens, state
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SUMMED = ("costs", "time", "data")  # sections that have sums over the run
-ADDED_UP = ("costs/", "time/step_", "data/step_", "throughput/step_")  # what is logged under these is added, not averaged
-JUDGE = "judge/ruler"  # what judging adds to costs/{context}/
-SCENARIOS = "data/scenario_ids"  # of a row: a list of them
+SUMMED = ("costs", "time", "data")  # sections with sums over the run
+ADDED_UP = ("costs/", "time/step_", "data/step_", "throughput/step_")  # metrics that are summed, not averaged
+JUDGE = "judge/ruler"  # costs of judging are in costs/{context}/judge/ruler
+SCENARIOS = "data/scenario_ids"  # a list in each row
 UNIQUE = "data/cum/num_unique_scenarios"
 
 _active: ContextVar["MetricsBuilder"] = ContextVar("active_metrics_builder")
@@ -34,7 +34,7 @@ _counted: ContextVar[tuple[list[float], ...]] = ContextVar("counted_costs", defa
 
 @contextmanager
 def costs_counted() -> Iterator[list[float]]:
-    """US dollars that any builder is told of inside of the block, and in the tasks that it starts."""
+    """Collect the US dollars that are added to any builder in the block and in the tasks that it starts."""
     costs: list[float] = []
     token = _counted.set((*_counted.get(), costs))
     try:
@@ -45,7 +45,7 @@ def costs_counted() -> Iterator[list[float]]:
 
 @dataclass
 class _Pending:
-    """What came since the last row of one scope."""
+    """Metrics of one scope since its last row."""
 
     values: dict[str, float] = field(default_factory=dict)
     scenario_ids: set[str] = field(default_factory=set)
@@ -53,9 +53,9 @@ class _Pending:
 
 @dataclass
 class _Run:
-    """What all builders of a run share."""
+    """State that all builders of a run share. pending: by scope."""
 
-    pending: dict[str, _Pending] = field(default_factory=dict)
+    pending: defaultdict[str, _Pending] = field(default_factory=lambda: defaultdict(_Pending))
     sums: dict[str, float] = field(default_factory=dict)
     scenario_ids: set[str] = field(default_factory=set)
     extractors: dict[str, Callable[[Any], float | None]] = field(default_factory=dict)
@@ -63,18 +63,18 @@ class _Run:
 
 
 class MetricsBuilder:
-    """Adds up what a step takes. `model.metrics_builder("eval")` gives one; `model.log` and `model.train` take what it has.
+    """Accumulates metrics until `model.log` or `model.train` flushes it. `model.metrics_builder("eval")` returns one.
 
-    cost_context: the second part of the names of costs, "train" or "eval".
+    cost_context: second part of the names of costs, "train" or "eval".
     """
 
     def __init__(self, cost_context: str, *, _run: _Run | None = None, _scope: str | None = None):
-        self.cost_context = _named("cost_context", cost_context)
+        self.cost_context = _nonempty("cost_context", cost_context)
         self._run, self._scope = _run or _Run(), _scope or self.cost_context
 
     def add_cost(self, path: str, usd: float) -> None:
         """Add US dollars to costs/{path}."""
-        self.add_metric(f"costs/{_named('path', path)}", usd)
+        self.add_metric(f"costs/{_nonempty('path', path)}", usd)
         for costs in _counted.get():
             costs.append(float(usd))
 
@@ -91,34 +91,28 @@ class MetricsBuilder:
         cache_creation_price_per_million: float | None = None,
         cache_read_price_per_million: float | None = None,
     ) -> float | None:
-        """Add what an API's answer cost to costs/{cost_context}/{source}; returns it.
+        """Add the cost of an API's answer to costs/{cost_context}/{source}; return it.
 
-        It is what the answer itself says, else what a registered extractor says, else its tokens times the price given
-        here, registered, or in LiteLLM's table; never a guess.
+        The cost is the one stated in the answer, else a registered extractor's, else its tokens times the price given here,
+        registered, or in LiteLLM's table.
 
-        Raises: ValueError when there is no price, or the answer does not count its tokens.
+        Raises: ValueError when the price is unknown, or the answer has no token counts.
         """
-        path = f"{self.cost_context}/{_named('source', source.strip('/'))}"
-        provider, model_name = _named("provider", provider).lower(), _named("model_name", model_name)
+        path = f"{self.cost_context}/{_nonempty('source', source.strip('/'))}"
+        provider, model_name = _nonempty("provider", provider).lower(), _nonempty("model_name", model_name)
         cost = self._stated(response, provider)
         if cost is None:
             tokens = counted_tokens(response, provider)
-            pricing = chosen_pricing(
-                model_name,
-                self._run.pricing.get(model_name),
-                needed=tokens,
-                prompt_per_million=prompt_price_per_million,
-                completion_per_million=completion_price_per_million,
-                cached_prompt_per_million=cached_prompt_price_per_million,
-                cache_creation_per_million=cache_creation_price_per_million,
-                cache_read_per_million=cache_read_price_per_million,
-            )
-            cost = token_cost(tokens, pricing)
+            prices = (
+                prompt_price_per_million, completion_price_per_million, cached_prompt_price_per_million,
+                cache_creation_price_per_million, cache_read_price_per_million,
+            )  # fmt: skip
+            cost = token_cost(tokens, chosen_pricing(model_name, self._run.pricing.get(model_name), tokens, prices))
         self.add_cost(path, cost)
         return cost
 
     def registered_cost(self, response: Any, *, provider: str, model_name: str) -> float | None:
-        """What an answer cost as it or a registered extractor says, else its tokens at the registered price, else None."""
+        """Return the cost by the answer itself, a registered extractor, or the registered price; None without any."""
         cost, pricing = self._stated(response, provider), self._run.pricing.get(model_name)
         return token_cost(counted_tokens(response, provider), pricing) if cost is None and pricing else cost
 
@@ -127,14 +121,14 @@ class MetricsBuilder:
         return self._run.extractors[provider](response) if cost is None and provider in self._run.extractors else cost
 
     def add_metric(self, key: str, value: float) -> None:
-        """Add to "section/name". Raises: ValueError when it is no such name, or both a sum and a part of one."""
+        """Add to "section/name". Raises: ValueError for another form, or when one metric would be part of another's sum."""
         section, slash, name = key.partition("/")
         if not (section and slash and name) or name.split("/")[0] == "cum":
-            raise ValueError(f'metric {key!r}: write it as "section/name"; section/cum/... are sums over the run')
-        values = self._pending().values
+            raise ValueError(f'metric {key!r}: expected "section/name"; section/cum/... is reserved for sums over the run')
+        values = self._run.pending[self._scope].values
         clash = next((k for k in values if k != key and (f"{k}/".startswith(f"{key}/") or key.startswith(f"{k}/"))), None)
         if clash:
-            raise ValueError(f"metric {key!r}: {clash!r} is there, and one of them would be a part of the other")
+            raise ValueError(f"metric {key!r}: {clash!r} exists, and one would be part of the other's sum; use another name")
         values[key] = values.get(key, 0.0) + float(value)
 
     def add_data(
@@ -143,28 +137,23 @@ class MetricsBuilder:
         step_actor_tokens: int | None = None,
         scenario_ids: list[str] | None = None,
     ) -> None:
-        """Counts of the step. scenario_ids: those seen, for how many different ones the run has seen."""
+        """Add counts of the step. scenario_ids: for the number of different scenarios in the run."""
         self._add("data", step_num_scenarios=step_num_scenarios, step_actor_tokens=step_actor_tokens)
-        self._pending().scenario_ids |= {str(each) for each in scenario_ids or ()}
+        self._run.pending[self._scope].scenario_ids |= {str(each) for each in scenario_ids or ()}
 
     def add_user_timing(
-        self,
-        step_wall_s: float | None = None,
-        step_actor_s: float | None = None,
-        step_eval_s: float | None = None,
+        self, step_wall_s: float | None = None, step_actor_s: float | None = None, step_eval_s: float | None = None
     ) -> None:
-        """Seconds of the step: altogether, of rollouts, of evaluation."""
+        """Add seconds of the step: in total, of rollouts, of evaluation."""
         self._add("time", step_wall_s=step_wall_s, step_actor_s=step_actor_s, step_eval_s=step_eval_s)
 
-    def add_idle_times(
-        self, step_trainer_idle_s: float | None = None, step_actor_idle_s: float | None = None
-    ) -> None:
-        """Seconds of the step in which nothing was trained, or sampled."""
+    def add_idle_times(self, step_trainer_idle_s: float | None = None, step_actor_idle_s: float | None = None) -> None:
+        """Add seconds of the step in which the trainer, or the sampler, was idle."""
         self._add("throughput", step_trainer_idle_s=step_trainer_idle_s, step_actor_idle_s=step_actor_idle_s)
 
     @contextmanager
     def measure(self, key: str) -> Iterator[None]:
-        """Add the seconds spent in the `with` block."""
+        """Add the seconds spent in the `with` block to `key`."""
         started = time.monotonic()
         try:
             yield
@@ -172,7 +161,7 @@ class MetricsBuilder:
             self.add_metric(key, time.monotonic() - started)
 
     async def flush(self) -> dict[str, float]:
-        """All that came since the last row, its sums and those over the run. Empties it."""
+        """Return the metrics since the last row with their sums and the sums over the run, and reset them."""
         pending = self._run.pending.pop(self._scope, _Pending())
         row = {**pending.values, **_cost_sums(pending.values)}
         for key, value in list(row.items()):
@@ -183,19 +172,19 @@ class MetricsBuilder:
         if pending.scenario_ids:
             self._run.scenario_ids |= pending.scenario_ids
             row[UNIQUE] = float(len(self._run.scenario_ids))
-        for who in ("trainer", "actor"):
-            tokens, seconds = (self._run.sums.get(key) for key in (f"data/cum/{who}_tokens", f"time/cum/{who}_s"))
-            if tokens is not None and seconds and {f"data/step_{who}_tokens", f"time/step_{who}_s"} & set(row):
-                row[f"throughput/avg_{who}_tok_per_s"] = tokens / seconds
+        for role in ("trainer", "actor"):
+            tokens, seconds = (self._run.sums.get(key) for key in (f"data/cum/{role}_tokens", f"time/cum/{role}_s"))
+            if tokens is not None and seconds and {f"data/step_{role}_tokens", f"time/step_{role}_s"} & set(row):
+                row[f"throughput/avg_{role}_tok_per_s"] = tokens / seconds
         return row
 
     def activate(self) -> Token["MetricsBuilder"]:
-        """Let `track_api_cost` and judges report here, in this task and those that it starts."""
+        """Make this the active builder, for `track_api_cost` and judges, in this task and the tasks that it starts."""
         return _active.set(self)
 
     @contextmanager
     def activate_context(self) -> Iterator["MetricsBuilder"]:
-        """The same inside of a `with` block."""
+        """Make this the active builder in the `with` block."""
         token = self.activate()
         try:
             yield self
@@ -204,21 +193,21 @@ class MetricsBuilder:
 
     @staticmethod
     def get_active() -> "MetricsBuilder":
-        """The one that is active. Raises: LookupError when there is none."""
+        """Return the active builder. Raises: LookupError when there is none."""
         return _active.get()
 
     @staticmethod
     def active_one() -> "MetricsBuilder | None":
-        """The same, or None."""
+        """Return the active builder, or None."""
         return _active.get(None)
 
     def for_cost_context(self, cost_context: str, *, buffer_scope: str | None = None) -> "MetricsBuilder":
-        """One for other costs of the same run. buffer_scope: whose rows it is logged with; None: its own."""
+        """Return a builder for other costs of the run. buffer_scope: the context whose rows include them; None: its own."""
         return MetricsBuilder(cost_context, _run=self._run, _scope=buffer_scope)
 
     def register_cost_extractor(self, provider: str, extractor: Callable[[Any], float | None]) -> None:
-        """Let `extractor` say what an answer of this provider cost, in US dollars; None where it does not know."""
-        self._run.extractors[_named("provider", provider).lower()] = extractor
+        """Let `extractor` compute the cost of this provider's answers in US dollars; it returns None for unknown."""
+        self._run.extractors[_nonempty("provider", provider).lower()] = extractor
 
     def register_model_pricing(
         self,
@@ -230,24 +219,21 @@ class MetricsBuilder:
         cache_creation_per_million: float | None = None,
         cache_read_per_million: float | None = None,
     ) -> None:
-        """Set a model's prices, in US dollars for a million tokens; see `TokenPricing`."""
-        self._run.pricing[_named("model_name", model_name)] = TokenPricing(
+        """Set a model's prices in US dollars per million tokens; see `TokenPricing`."""
+        self._run.pricing[_nonempty("model_name", model_name)] = TokenPricing(
             prompt_per_million, completion_per_million, cached_prompt_per_million, cache_creation_per_million,
             cache_read_per_million,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
-        """The sums over the run, for JSON."""
+        """Return the sums over the run, for JSON."""
         return {"cum_state": dict(self._run.sums), "unique_scenario_ids": sorted(self._run.scenario_ids)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from these sums; what came since the last row is dropped."""
+        """Restore the sums over the run; drop the metrics since the last row."""
         self._run.sums = {str(key): float(value) for key, value in state.get("cum_state", {}).items()}
         self._run.scenario_ids = set(map(str, state.get("unique_scenario_ids", ())))
         self._run.pending.clear()
-
-    def _pending(self) -> _Pending:
-        return self._run.pending.setdefault(self._scope, _Pending())
 
     def _add(self, section: str, **values: float | None) -> None:
         for name, value in values.items():
@@ -267,26 +253,26 @@ def track_api_cost(
     cache_creation_price_per_million: float | None = None,
     cache_read_price_per_million: float | None = None,
 ) -> Callable[[F], F]:
-    """A decorator for functions, async or not, that return an API's answer: its cost goes to the active `MetricsBuilder`.
+    """Decorate a function, async or not, that returns an API's answer: add its cost to the active `MetricsBuilder`, if any.
 
-    Without an active one nothing is counted. response_getter: takes the answer out of what the function returns; the rest
-    is as of `MetricsBuilder.add_response_cost`.
+    response_getter: returns the answer from the function's return value. Others: as in `MetricsBuilder.add_response_cost`.
     """
-    prices = {
-        "prompt_price_per_million": prompt_price_per_million,
-        "completion_price_per_million": completion_price_per_million,
-        "cached_prompt_price_per_million": cached_prompt_price_per_million,
-        "cache_creation_price_per_million": cache_creation_price_per_million,
-        "cache_read_price_per_million": cache_read_price_per_million,
-    }
     for name, given in {"source": source.strip("/"), "provider": provider, "model_name": model_name}.items():
-        _named(name, given)
+        _nonempty(name, given)
 
     def count(result: Any) -> Any:
-        builder = MetricsBuilder.active_one()
-        if builder is not None:
-            response = response_getter(result) if response_getter else result
-            builder.add_response_cost(source, response, provider=provider, model_name=model_name, **prices)
+        if builder := MetricsBuilder.active_one():
+            builder.add_response_cost(
+                source,
+                response_getter(result) if response_getter else result,
+                provider=provider,
+                model_name=model_name,
+                prompt_price_per_million=prompt_price_per_million,
+                completion_price_per_million=completion_price_per_million,
+                cached_prompt_price_per_million=cached_prompt_price_per_million,
+                cache_creation_price_per_million=cache_creation_price_per_million,
+                cache_read_price_per_million=cache_read_price_per_million,
+            )
         return result
 
     def decorate(function: F) -> F:
@@ -308,7 +294,7 @@ def track_api_cost(
 
 
 def _cost_sums(values: dict[str, float]) -> dict[str, float]:
-    """costs/a/b and costs/a/c make costs/a; everything makes costs/all."""
+    """Sum costs/a/b and costs/a/c to costs/a, and all to costs/all."""
     costs = {key: value for key, value in values.items() if key.startswith("costs/")}
     sums: dict[str, float] = {}
     for key, value in costs.items():
@@ -318,7 +304,7 @@ def _cost_sums(values: dict[str, float]) -> dict[str, float]:
     return sums
 
 
-def _named(what: str, given: str) -> str:
+def _nonempty(what: str, given: str) -> str:
     if not given.strip():
-        raise ValueError(f"{what} is {given!r}: it must not be empty")
+        raise ValueError(f"{what} is {given!r}: expected a non-empty string")
     return given.strip()

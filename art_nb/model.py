@@ -1,10 +1,8 @@
-"""Models: one that is only prompted (`Model`), and one that learns (`TrainableModel`).
+"""Models: one that is only prompted (`Model`), and one that is trained (`TrainableModel`).
 
-The model is what a rollout is given. It knows its name and its folder; a backend does the work. What it asks of one
-is the protocol `Backend`: every backend has these methods, so a notebook changes one line to move to another machine.
+The model knows its name and its log; a backend, which implements the protocol `Backend`, samples and trains.
 """
 
-import time
 import warnings
 from collections.abc import Iterable
 from contextvars import Token
@@ -17,15 +15,15 @@ from typing_extensions import TypeVar
 
 from art_nb.inference.client import InProcessClient
 from art_nb.inference.http_client import blocking_http_client, http_client
-from art_nb.metrics import ADDED_UP, JUDGE, SCENARIOS, MetricsBuilder
+from art_nb.metrics import MetricsBuilder
 from art_nb.monitoring import SERVICES
-from art_nb.monitoring.entry import Entry, snapshots
+from art_nb.monitoring.monitor import LogEntry, snapshots
 from art_nb.rollouts.tracebacks import ShortTraceback
-from art_nb.storage import logbook
 from art_nb.storage.names import folder_name
+from art_nb.storage.run_log import RunLog, RunTotals, merged, trajectory_table
+from art_nb.storage.summary import as_groups, summary
 from art_nb.trajectories import Trajectory, TrajectoryGroup
-from art_nb.trajectories.accounts import seconds_between
-from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
+from art_nb.types import PolicyName, TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     import pandas
@@ -38,34 +36,30 @@ Logged = Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]
 
 
 class Backend(Protocol):
-    """What a model asks of where it samples and trains. `LocalBackend` has it; names and arguments are ART's."""
+    """Where a model is sampled and trained, `LocalBackend` for example. Names and arguments are ART's."""
 
     async def register(self, model: "Model[Any, Any]") -> None:
-        """Make ready to keep the model's files."""
+        """Prepare the folder of the model's files."""
 
     async def close(self) -> None:
-        """Let go of every model."""
+        """Release every model."""
 
     async def train(
         self, model: "TrainableModel[Any, Any]", trajectory_groups: Iterable[TrajectoryGroup], **options: Any
     ) -> TrainResult:
-        """One training step, and a checkpoint."""
+        """Train one step on the groups, and save a checkpoint."""
 
     async def train_sft(
-        self,
-        model: "TrainableModel[Any, Any]",
-        trajectories: Iterable[Trajectory],
-        *,
-        config: TrainSFTConfig | None = None,
-        _log: bool = False,
-    ) -> TrainResult:
-        """One training step on demonstrations, and a checkpoint."""
+        self, model: "TrainableModel[Any, Any]", trajectories: Iterable[Trajectory], *,
+        config: TrainSFTConfig | None = None, _log: bool = False,
+    ) -> TrainResult:  # fmt: skip
+        """Train one step on demonstrations, and save a checkpoint."""
 
     def client(self, model: "TrainableModel[Any, Any]") -> AsyncOpenAI:
-        """A client that asks the model."""
+        """Return a client of the model."""
 
     def output_dir(self, model: "Model[Any, Any]") -> Path:
-        """The folder of the model's files."""
+        """Return the folder of the model's files."""
 
     async def _prepare_backend_for_training(
         self, model: "TrainableModel[Any, Any]", config: dict[str, Any] | None
@@ -81,15 +75,14 @@ class Backend(Protocol):
 class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     """A model behind an OpenAI-compatible server, to compare with and to log.
 
-    name, project: its files lie in {base_path}/{project}/models/{name}/; `storage.names` says what they may be.
-    config: anything of yours that a rollout wants to read from the model; a pydantic model.
-    inference_base_url, inference_api_key: the server.
-    inference_model_name: what the server calls the model; None: `name`.
-    report_metrics: services that are shown what is logged as well, by name: "wandb", "langfuse". None: none is, whatever
-        keys the environment holds (ART takes a WANDB_API_KEY there as a wish).
+    name, project: its files are in {base_path}/{project}/models/{name}/; see `storage.names` for the allowed names.
+    config: a pydantic model of your own, for rollouts to read.
+    inference_base_url, inference_api_key: of the server.
+    inference_model_name: the server's name of the model; None: `name`.
+    report_metrics: services that also receive what is logged: "wandb", "langfuse". None: none, whatever the environment.
     monitors: the same with options, e.g. `[art.monitoring.WandbMonitor(checkpoints=True)]`; see `art_nb.monitoring`.
-    entity, run_id: of its run in Weights & Biases; None: the key's default entity, and `name`.
-    id: kept for ART, not used.
+    entity, run_id: of the run in Weights & Biases; None: the key's default entity, and `name`.
+    id: accepted for ART, not used.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid")
@@ -109,8 +102,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     monitors: list[Any] = pydantic.Field(default=[], exclude=True, repr=False)
 
     _backend: Any = None
-    _builder: MetricsBuilder | None = None
-    _logged: float = pydantic.PrivateAttr(default_factory=time.monotonic)  # when the last row of training was
+    _totals: RunTotals = pydantic.PrivateAttr(default_factory=RunTotals)
     _client: AsyncOpenAI | None = None
     _blocking: OpenAI | None = None
 
@@ -123,21 +115,19 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     def _monitors_by_name(self) -> Self:
         for name in self.report_metrics or ():
             if name not in SERVICES:
-                raise ValueError(f"report_metrics: no service {name!r} is known here; there are {', '.join(SERVICES)}")
+                raise ValueError(f"report_metrics: {name!r} is not a known service; expected one of {', '.join(SERVICES)}")
             if not any(isinstance(monitor, SERVICES[name]) for monitor in self.monitors):
                 self.monitors.append(SERVICES[name]())
         return self
 
     def backend(self) -> "Backend":
-        """The backend it is registered with. Raises: ValueError when there is none."""
+        """Return the backend that the model is registered with. Raises: ValueError when there is none."""
         if self._backend is None:
-            raise ValueError(
-                f"model {self.name!r} has no backend yet: call `await model.register(LocalBackend())`."
-            )
+            raise ValueError(f"model {self.name!r} has no backend yet: call `await model.register(LocalBackend())`.")
         return self._backend
 
     async def register(self, backend: "Backend") -> None:
-        """Let `backend` do the model's work and keep its files."""
+        """Let `backend` sample and train the model and keep its files."""
         await backend.register(self)
         self._backend = backend
 
@@ -146,11 +136,11 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     @overload
     def openai_client(self, *, sync: Literal[True]) -> OpenAI: ...
     def openai_client(self, *, sync: bool = False) -> AsyncOpenAI | OpenAI:
-        """A client whose `chat.completions.create(model=model.get_inference_name(), ...)` asks this model.
+        """Return a client for `chat.completions.create(model=model.get_inference_name(), ...)`.
 
-        sync: one for code that does not await; run such agents by `asyncio.to_thread`, for each blocks its thread.
+        sync: return a blocking client. It blocks its thread, so run such agents with `asyncio.to_thread`.
         """
-        if self._client is None:  # making one costs 20 ms, and a rollout asks for it at every start
+        if self._client is None:  # creating one takes 20 ms, and every rollout asks for it
             self._client = self._new_client()
         if not sync:
             return self._client
@@ -162,18 +152,22 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
                 self._blocking = blocking_http_client(str(client.base_url), client.api_key)
         return self._blocking
 
+    def use_client(self, client: AsyncOpenAI) -> None:
+        """Let `openai_client()` return this client."""
+        self._client, self._blocking = client, None
+
     def _new_client(self) -> AsyncOpenAI:
         if self.inference_api_key is None or self.inference_base_url is None:
             raise ValueError(f"model {self.name!r} needs an inference_base_url and an inference_api_key.")
         return http_client(self.inference_base_url, self.inference_api_key)
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """The name to send as `model`: of the latest checkpoint, or of that of `step`, as "name@step"."""
+        """Return the value of `model` in a request: for the latest checkpoint, or for that of `step`, as "name@step"."""
         name = self.inference_model_name or self.name
-        return name if step is None else f"{name}@{step}"
+        return name if step is None else str(PolicyName(name, step))
 
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
-        """Arguments for `litellm.completion(**params, messages=...)`, at the temperature of training."""
+        """Return arguments for `litellm.completion(**params, messages=...)`, at the temperature of training."""
         name = self.get_inference_name(step)
         return {
             "model": f"hosted_vllm/{name}" if self.trainable else name,
@@ -183,8 +177,28 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         }
 
     async def get_step(self) -> int:
-        """The number of training steps behind it; 0 for a model that is not trained."""
+        """Return the number of training steps taken; 0 for a model that is not trained."""
         return await self.backend()._get_step(self) if self.trainable else 0
+
+    @property
+    def run_log(self) -> RunLog:
+        """The metrics, trajectories and state of this run, in the folder of the model's files."""
+        if self._backend is None:
+            folder, price = Path(self.base_path) / self.project / "models" / self.name, None
+        else:
+            folder = Path(self._backend.output_dir(self))
+            price = getattr(self._backend, "automatic_gpu_cost_per_hour_usd", lambda model: None)(self)
+        return RunLog(folder, self._totals, price, self._notify_monitors)
+
+    def _notify_monitors(
+        self, split: str, step: int, row: dict[str, Any], groups: list[TrajectoryGroup], checkpoint: Path | None
+    ) -> None:
+        if self.monitors:
+            names = self.project, self.name, self.entity, self.run_id
+            trajectories, folder = snapshots(groups, split, step), self.run_log.folder.absolute()
+            entry = LogEntry(*names, folder, split, step, row, trajectories, checkpoint)
+            for monitor in self.monitors:
+                monitor.submit(entry)
 
     async def log(
         self,
@@ -197,106 +211,55 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         """Write trajectories to trajectories/{split}/{step:04d}.jsonl and a row of metrics to history.jsonl.
 
         Args:
-            trajectories: groups, or trajectories of one group; None logs only `metrics`.
-            metrics: further numbers, or lists of them, for the row; they win over those of the trajectories.
-            step: None takes the model's present step.
+            trajectories: groups, or the trajectories of one group; None logs only `metrics`.
+            metrics: further numbers, or lists of them, for the row; they override those of the trajectories.
+            step: None means the model's current step.
         """
-        step = await self.get_step() if step is None else step
+        step, log = await self.get_step() if step is None else step, self.run_log
+        groups = as_groups(trajectories or ())
         row: dict[str, Any] = {}
         if trajectories is not None:
-            groups = logbook.as_groups(trajectories)
-            logbook.write_trajectories(self._folder(), groups, split, step)
-            row = logbook.summary(groups)
-        row |= metrics or {}
-        if row:
-            groups = [] if trajectories is None else groups
-            self._append_row(split, step, await self._with_totals(split, row, groups), groups)
+            log.write_trajectories(groups, split, step)
+            row = summary(groups)
+        if row := row | (metrics or {}):
+            log.append_row(split, step, await log.complete_row(split, row, groups), groups)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
-        """Where to add costs, seconds and counts that only you know; the next row that is logged has them.
+        """Return where to add costs, seconds and counts that only you know; the next logged row contains them.
 
-        cost_context: "eval" for what goes with rows of "val" and "test", another split's name for those; None: "train".
+        cost_context: "eval" for rows of "val" and "test", the split's name for those of other splits; None: "train".
         """
-        if self._builder is None:
-            self._builder = MetricsBuilder("train")
-            self._builder.load_state_dict(logbook.sums_so_far(self._folder()))
-        return self._builder if cost_context is None else self._builder.for_cost_context(cost_context)
+        return self.run_log.metrics_builder(cost_context)
 
     def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
-        """Let `art_nb.metrics.track_api_cost` and judges report to `metrics_builder(cost_context)` from here on."""
+        """Let `art_nb.metrics.track_api_cost` and judges report to `metrics_builder(cost_context)` from now on."""
         return self.metrics_builder(cost_context).activate()
 
-    async def _with_totals(self, split: str, row: dict[str, Any], groups: list[TrajectoryGroup]) -> dict[str, Any]:
-        """The row with what is added up, not averaged (see `art_nb.metrics`)."""
-        builder = self.metrics_builder("eval" if split in ("val", "test") else split)
-        of_rollouts = [each.metrics for group in groups for each in (group, *group)]
-        for metrics in (row, *of_rollouts):
-            for name, value in metrics.items():
-                if name.startswith(ADDED_UP) and "/cum/" not in name:
-                    builder.add_metric(name, value)
-        for group in groups:
-            if "judge_cost_usd" in group.metrics:
-                builder.add_cost(f"{builder.cost_context}/{JUDGE}", group.metrics["judge_cost_usd"])
-        usage = self._usage() if split == "train" and (groups or "time/step_trainer_s" in row) else {}
-        for name, value in {**usage, **logbook.counts(groups, split)}.items():
-            if name not in row:
-                builder.add_metric(name, value)
-        if split in ("val", "test") and "time/step_eval_s" not in row:
-            builder.add_user_timing(step_eval_s=seconds_between(each for group in groups for each in group))
-        scenarios = logbook.scenario_ids(groups)
-        builder.add_data(scenario_ids=scenarios)
-        own = {name: value for name, value in row.items() if not name.startswith(ADDED_UP)}
-        return own | ({SCENARIOS: scenarios} if scenarios else {}) | await builder.flush()
-
-    def _usage(self) -> dict[str, float]:
-        """What a step of training took: seconds since the last one, and what the machine costs in that time."""
-        seconds, self._logged = time.monotonic() - self._logged, time.monotonic()
-        price = getattr(self._backend, "automatic_gpu_cost_per_hour_usd", lambda model: None)(self)
-        cost = {} if price is None else {"costs/gpu": seconds * price / 3600}
-        return {"time/step_wall_s": seconds, **cost}
-
-    def _append_row(
-        self, split: str, step: int, row: dict[str, Any], groups: list[TrajectoryGroup], checkpoint: Path | None = None
-    ) -> None:
-        """Write the row to history.jsonl; then monitors may know. checkpoint: the step's, where it lies here."""
-        logbook.append_row(self._folder(), split, step, row)
-        if self.monitors:
-            trajectories = snapshots(groups, split, step)
-            names = self.project, self.name, self.entity, self.run_id
-            entry = Entry(*names, self._folder().absolute(), split, step, row, trajectories, checkpoint)
-            for monitor in self.monitors:
-                monitor.note(entry)
-
     def history(self) -> "pandas.DataFrame":
-        """Every logged row: columns step, split, time, and one per metric."""
-        return logbook.history(self._folder())
+        """Return every logged row: columns step, split, time, and one per metric."""
+        return self.run_log.history()
 
     def records(self, split: str | None = None, step: int | None = None) -> list[dict[str, Any]]:
-        """Logged trajectories as records (see `art_nb.trajectories.records`); None takes every split, every step."""
-        return logbook.records(self._folder(), split, step)
+        """Return logged trajectories as records (see `art_nb.trajectories.records`); None: every split, every step."""
+        return self.run_log.records(split, step)
 
     def trajectories(self, split: str | None = None, step: int | None = None) -> "pandas.DataFrame":
-        """Logged trajectories as a table: one row each, metrics and metadata as columns."""
-        return logbook.trajectory_table(self.records(split, step))
+        """Return logged trajectories as a table: one line each, metrics and metadata as columns."""
+        return trajectory_table(self.records(split, step))
 
     def read_state(self) -> StateType | None:
-        """What the training loop stored last; None when nothing."""
-        return logbook.read_state(self._folder())
+        """Return the state that the training loop stored last; None when there is none."""
+        return self.run_log.read_state()
 
     def overwrite_state(self, state: StateType) -> None:
-        """Store `state`, which JSON must be able to hold, in place of what was stored."""
-        logbook.write_state(self._folder(), state)
+        """Store `state`, which must be valid JSON, in place of the stored one."""
+        self.run_log.write_state(state)
 
     def merge_state(self, state: dict[str, Any]) -> StateType:
-        """Store `state` on top of what was stored, dicts within dicts merged; returns the whole."""
-        whole: Any = logbook.merged(self.read_state() or {}, state)
+        """Merge `state` into the stored one, nested dicts too; return the result."""
+        whole: Any = merged(self.read_state() or {}, state)
         self.overwrite_state(whole)
         return whole
-
-    def _folder(self) -> Path:
-        if self._backend is not None:
-            return Path(self._backend.output_dir(self))
-        return Path(self.base_path) / self.project / "models" / self.name
 
 
 class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateType]):
@@ -304,11 +267,10 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
 
     base_model: a checkpoint folder or a name on the Hugging Face hub.
     _internal_config: {"init_args": ..., "peft_args": ..., "trainer_args": ...}; see `art_nb.dev`.
-    inference_base_url, inference_api_key: set by `register`; None while nothing is served over HTTP.
+    inference_base_url, inference_api_key: set by `register`; None while the model is not served over HTTP.
 
-    What its `openai_client()` is asked is answered in process, no socket. `model=` names which policy answers: `name`
-    (the latest), "name@step" while that checkpoint is kept, or `base_model`; `client.models.list()` gives them all.
-    Each choice says in `policy` which one sampled it.
+    In requests, `model=` selects the policy: `name` (the latest), "name@step" while that checkpoint is kept, or
+    `base_model`; `client.models.list()` lists them. `policy` of each choice names the policy that sampled it.
     """
 
     base_model: str
@@ -320,9 +282,12 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         super().__init__(**fields)
         self._internal_config = _internal_config
 
-    async def register(
-        self, backend: "Backend", _openai_client_config: dict[str, Any] | None = None
-    ) -> None:
+    @property
+    def internal_config(self) -> dict[str, Any]:
+        """The `_internal_config` given; {} when there is none."""
+        return dict(self._internal_config or {})
+
+    async def register(self, backend: "Backend", _openai_client_config: dict[str, Any] | None = None) -> None:
         """Let `backend` load the model at its latest checkpoint and make it ready for rollouts."""
         await super().register(backend)
         self._client = self._blocking = None
@@ -333,7 +298,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         return self.backend().client(self)
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """The name to send as `model`: "name@step" of that step, or of the latest once it is registered."""
+        """Return "name@step" of that step, or of the latest once the model is registered."""
         if self._backend is not None:
             return self._backend._model_inference_name(self, step)
         return super().get_inference_name(step)
@@ -363,10 +328,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     ) -> TrainResult:
         """Train one step on demonstrations, save a checkpoint, log metrics with split "sft".
 
-        The loss is TRL's: of the assistant's tokens only. What was demonstrated and how well does not matter here: rewards
-        are not read. `train` goes on from where this leaves the model, and the other way round.
+        The loss is over the assistant's tokens only; rewards are not read. Continues from the latest checkpoint, as `train`.
 
-        _config, verbose: kept for ART, not used.
+        _config, verbose: accepted for ART, not used.
         """
         with ShortTraceback():
             return await self.backend().train_sft(self, trajectories, config=config, _log=True)
@@ -377,11 +341,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         best_checkpoint_metric: "split/name" of a logged metric; the higher, the better.
         """
         keep = {await self.get_step()}
-        best = logbook.best_step(self._folder(), best_checkpoint_metric)
+        best = self.run_log.best_step(best_checkpoint_metric)
         if best is None:
-            warnings.warn(
-                f"{best_checkpoint_metric!r} was never logged: keeping only the latest.", stacklevel=2
-            )
+            warnings.warn(f"{best_checkpoint_metric!r} was never logged: keeping only the latest.", stacklevel=2)
         else:
             keep.add(best)
         await self.backend()._delete_checkpoint_files(self, sorted(keep))

@@ -1,43 +1,58 @@
-"""The shapes of messages, and what a training call takes (`TrainConfig`) and gives (`TrainResult`)."""
+"""Types of messages, and the arguments and results of training calls (`TrainConfig`, `TrainResult`)."""
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import pydantic
 from openai.types.chat.chat_completion import Choice as Choice
 from openai.types.chat.chat_completion_message_param import ChatCompletionMessageParam
 from openai.types.chat.chat_completion_tool_param import ChatCompletionToolParam
 
-# Messages are taken as they are: pydantic would turn their lazily typed parts into one-shot iterators.
+# Not validated: pydantic would turn their lazily typed parts into one-shot iterators.
 Message = Annotated[ChatCompletionMessageParam, pydantic.SkipValidation]
 MessageOrChoice = Message | Choice
 Messages = list[Message]
 MessagesAndChoices = list[MessageOrChoice]
 Tools = list[Annotated[ChatCompletionToolParam, pydantic.SkipValidation]]
 
+
+class PolicyName(NamedTuple):
+    """The name of a policy: a model, and the training step of its checkpoint. Written "model@step"."""
+
+    model: str
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.model}@{self.step}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """Return the parts of "model@step"; None for any other text, such as the name of a base model."""
+        model, at, step = text.rpartition("@")
+        name = cls(model, int(step)) if at and step.isdecimal() else None
+        return name if str(name) == text else None
+
+
 # Options of ART's own trainer that TRL's GRPOConfig has under the same name.
 _SHARED_WITH_TRL = ("epsilon", "epsilon_high", "importance_sampling_level")
 
 
 class TrainConfig(pydantic.BaseModel):
-    """What one call of `model.train` may choose. The first three fields are ART's, with ART's defaults.
+    """Options of one `model.train` call. The first three fields are ART's, with ART's defaults.
 
-    learning_rate: of the optimizer. The default suits LoRA on billions of parameters. When it is not given
-        (it is then not in `model_fields_set`), the backend takes the one measured for the policy's size.
-    kl_penalty_coef: weight of the KL divergence from the base model (TRL's `beta`); 0 leaves the term out.
-    grad_accumulation_sequences: sequences that go through the model at a time; None lets the backend choose.
-    scale_rewards: divide advantages by the standard deviation of rewards in the group, the batch, or not.
-    turn_discount: how much a later turn's reward counts for an earlier turn, per turn in between; in [0, 1].
-        Used only for trajectories that carry `turn_rewards`.
-    num_updates: optimizer passes over the batch; from the second on, the clip range matters.
-    other_policies: train also on what other models sampled (the base model, say). Left alone, their trajectories are
-        left out before advantages are computed, and their answers inside of others are read, not learnt. What an
-        earlier step of the model sampled is always trained on, with its ratio to the policy that sampled it.
-    grpo: any further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`.
+    learning_rate: of the optimizer. If not given, the backend uses the one measured for the policy's size.
+    kl_penalty_coef: weight of the KL divergence from the base model (TRL's `beta`); 0 omits the term.
+    grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
+    scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.
+    turn_discount: discount of a later turn's reward per turn, in [0, 1]; only for trajectories with `turn_rewards`.
+    num_updates: optimizer passes over the batch; the clip range has an effect from the second.
+    other_policies: train also on turns that other models sampled. By default their trajectories are removed before
+        advantages are computed, and their turns inside other trajectories are context only.
+    grpo: further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`.
 
-    Raises: pydantic.ValidationError naming the field, what was given and what is allowed.
+    Raises: pydantic.ValidationError naming the field, the value and what is allowed.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -58,15 +73,15 @@ class TrainConfig(pydantic.BaseModel):
         if unknown:
             options = ", ".join(f"{name!r}: ..." for name in unknown)
             raise ValueError(
-                f"unknown option {', '.join(unknown)}; this class has {', '.join(cls.model_fields)}. "
+                f"unknown option {', '.join(unknown)}; expected one of {', '.join(cls.model_fields)}. "
                 f"A field of trl.GRPOConfig goes into grpo={{{options}}}."
             )
         return given
 
     def with_art_options(self, options: Mapping[str, Any]) -> "TrainConfig":
-        """A copy with the options of ART's own trainer applied (`art.dev.TrainConfig`, `backend.train(...)`).
+        """Return a copy with options of ART's own trainer applied (`art.dev.TrainConfig`, `backend.train(...)`).
 
-        Those without a meaning for TRL's trainer change nothing, and a warning names them.
+        Options that TRL's trainer does not have are ignored with a warning.
         """
         known = {name: value for name, value in options.items() if name in type(self).model_fields}
         if isinstance(known.get("scale_rewards"), bool):
@@ -80,14 +95,14 @@ class TrainConfig(pydantic.BaseModel):
 
 
 class TrainSFTConfig(pydantic.BaseModel):
-    """What one call of `model.train_sft` may choose. All fields but `sft` are ART's, with ART's defaults.
+    """Options of one `model.train_sft` call. All fields but `sft` are ART's, with ART's defaults.
 
-    learning_rate: of the optimizer; a list gives that of each batch. When it is not given, small models take the one
-        measured for them, as in `TrainConfig`.
-    batch_size: trajectories that one optimizer step learns from; "auto": 2.
-    sft: any further fields of `trl.SFTConfig`, e.g. `{"loss_type": "dft"}`.
+    learning_rate: of the optimizer, or a list with that of each batch. If not given, small models use a measured one, as
+        in `TrainConfig`.
+    batch_size: trajectories per optimizer step; "auto": 2.
+    sft: further fields of `trl.SFTConfig`, e.g. `{"loss_type": "dft"}`.
 
-    Raises: pydantic.ValidationError naming the field, what was given and what is allowed.
+    Raises: pydantic.ValidationError naming the field, the value and what is allowed.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -99,7 +114,7 @@ class TrainSFTConfig(pydantic.BaseModel):
 
 @dataclass
 class TrainResult:
-    """What a training call leaves: the step it reached and its metrics by name."""
+    """The step that a training call reached, and its metrics by name."""
 
     step: int
     metrics: dict[str, float] = field(default_factory=dict)
@@ -107,6 +122,6 @@ class TrainResult:
 
 @dataclass
 class LocalTrainResult(TrainResult):
-    """A `TrainResult` of a `LocalBackend`; `checkpoint_path` is None when nothing was saved."""
+    """The `TrainResult` of a `LocalBackend`; `checkpoint_path` is None when no checkpoint was written."""
 
     checkpoint_path: str | None = None

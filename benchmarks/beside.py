@@ -1,10 +1,10 @@
-"""How much training does beside another process, by how torch's threads wait for each other.
+"""Training throughput on a shared machine, for two spin times of torch's threads.
 
-`python -m benchmarks.beside` prints one JSON line. SmolLM2 gives 8 short answers and is trained on them, round after
-round, by as many threads as there are cores. `ratio_alone`: its rounds a second with the wait that `import art_nb`
-sets, over those with torch's own. `ratio_beside`: the same while another process keeps one core busy, as a browser does
-that draws. `ratio_twice`: the same while a second such training runs. Sides take turns. A ratio is null where the other
-side ended no round.
+`python -m benchmarks.beside` prints one JSON line. Each round SmolLM2 samples 8 short answers and is trained on them,
+with as many threads as cores. `ratio_alone`: rounds per second with the spin time that `import art_nb` sets, over those
+with torch's default. `ratio_beside`: the same while another process keeps one core busy, as a rendering browser does.
+`ratio_twice`: the same while a second such training runs. The two sides alternate. A ratio is null if torch's default
+completed no round.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from functools import partial
 from statistics import fmean
 
 import art_nb as art
-from art_nb.real_model import smollm2
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
 from benchmarks.rollout_real import another_process, answers
+from course.real_model import smollm2
 
 GROUPS, SIZE = 1, 8
-LOADING = 30.0  # seconds that a second training has to load the model before anything is counted
-FIRST = {"ours": "import art_nb", "own": "import torch"}  # what is imported first
+LOADING = 30.0  # seconds for the second training to load its model before the measurement
+FIRST = {"ours": "import art_nb", "own": "import torch"}  # the first import of each side
 
 
 async def work(folder: str) -> None:
-    """Answers and trains, and prints a line for each round, until it is killed."""
+    """Sample and train, and print the time after each round, until killed."""
     model = await registered(folder, smollm2(), "beside", engine="transformers")
     while True:
         groups = [art.TrajectoryGroup(group) for group in answers(model, GROUPS, SIZE)]
@@ -42,7 +42,7 @@ async def work(folder: str) -> None:
 
 @contextmanager
 def training(side: str) -> Iterator[subprocess.Popen]:
-    """Inside, a process works; it prints the time at the end of each round."""
+    """Run `work` in another process, which prints the time after each round."""
     program = f"{FIRST[side]}; import asyncio, benchmarks.beside as b, sys; asyncio.run(b.work(sys.argv[1]))"
     quiet = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -58,10 +58,10 @@ def rounds(side: str, seconds: float, beside: str) -> float:
     """Rounds a second, after three to warm up, beside what is named."""
     with training(side) as run:
         lines = run.stdout
-        assert lines is not None  # it was asked for
+        assert lines is not None  # requested with PIPE
         for _ in range(3):
             if not lines.readline():
-                raise RuntimeError(f"the process that trains ended with {run.wait()}")
+                raise RuntimeError(f"the training process exited with {run.wait()}")
         with {"alone": nullcontext, "beside": another_process, "twice": partial(training, side)}[beside]():
             time.sleep(LOADING if beside == "twice" else 0)
             started = time.perf_counter()
@@ -84,5 +84,5 @@ def measure(seconds: float = 40.0, repeats: int = 2) -> dict:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=40.0, help="of each measurement")
+    parser.add_argument("--seconds", type=float, default=40.0, help="duration of each measurement")
     print_result("beside", lambda: measure(parser.parse_args().seconds))

@@ -1,8 +1,8 @@
-"""How fast the rules and players of 2048 are against plain lists and loops, and how strong the players are.
+"""Speed of the rules and players of 2048 compared with plain lists and loops, and strength of the players.
 
-`python -m benchmarks.game_2048 [--games 20]` prints one JSON line. `ratio`: moves a second of random legal
-play by the rules as they are, over those of the same games by plain lists. `expectimax_ratio`: the time of a
-move of exact expectimax at depth 2 by lists, over ours. It stops if the two sides disagree on any result.
+`python -m benchmarks.game_2048 [--games 20]` prints one JSON line. `ratio`: moves per second of random legal play, over
+those of the same games with plain lists. `expectimax_ratio`: time per move of exact expectimax at depth 2 with lists,
+over ours. Raises SystemExit if the two implementations differ in any result.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import random
 import time
 from collections.abc import Callable
 
-from art_nb.tasks.game_2048 import players, random_board
-from art_nb.tasks.game_2048.rules import MOVES, after_move, legal_moves, start_board
+from game_2048 import players, random_board
+from game_2048.rules import MOVES, after_move, legal_moves, start_board
 
 
 def plain_slide(board: list[list[int]], move: str) -> list[list[int]]:
-    """The rules as a first version would write them."""
+    """Slide a board with a straightforward implementation of the rules."""
     lines = [list(line) for line in (board if move in ("left", "right") else zip(*board, strict=True))]
     slid = []
     for line in lines:
@@ -75,7 +75,7 @@ def plain_mean(moved: list[list[int]], depth: int) -> float:
 
 
 def random_games(start: Callable, legal: Callable, after: Callable, games: int) -> tuple[float, list]:
-    """(moves a second, the final boards) of random legal play; one generator draws tiles and moves alike."""
+    """Return (moves per second, the final boards) of random legal play, with one generator for tiles and moves."""
     moves, boards, started = 0, [], time.perf_counter()
     for seed in range(games):
         rng = random.Random(seed)
@@ -96,13 +96,13 @@ def seconds_a_board(values: Callable, boards: list) -> tuple[float, list[dict[st
 def expectimax_speed() -> dict[str, float]:
     rng = random.Random(0)
     boards = [random_board(rng) for _ in range(30)]
-    players.move_values(boards[0], 2)  # makes the tables
+    players.move_values(boards[0], 2)  # computes the tables
     fast, found = seconds_a_board(lambda board: players.move_values(board, 2), boards)
     lists = [[list(row) for row in board] for board in boards]
     plain, expected = seconds_a_board(lambda board: plain_move_values(board, 2), lists)
     for a, b in zip(found, expected, strict=True):
         if a.keys() != b.keys() or any(abs(a[m] - b[m]) > 1e-6 * max(1, abs(b[m])) for m in a):
-            raise SystemExit(f"the two searches differ: {a} and {b}")
+            raise SystemExit(f"the two searches give different values: {a} and {b}")
     return {"expectimax_ratio": plain / fast, "plain_expectimax_2_ms": 1000 * plain}
 
 
@@ -120,8 +120,9 @@ def strength(player: players.Player, games: int) -> dict[str, float]:
 
 
 def main() -> None:
+    """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--games", type=int, default=20, help="games of each player, on the first test seeds")
+    parser.add_argument("--games", type=int, default=20, help="games per player, on the first test seeds")
     games = parser.parse_args().games
     ours, boards = random_games(start_board, legal_moves, after_move, 300)
     plain, plain_boards = random_games(plain_start, plain_legal_moves, plain_after_move, 300)
@@ -136,14 +137,14 @@ def main() -> None:
 
 
 def game_moves_per_s() -> float:
-    """Of whole games through Game, with its rewards and checks."""
+    """Return moves per second of whole games through `Game`, with its rewards and checks."""
     started = time.perf_counter()
     moves = sum(players.play(players.random_player(seed), seed).moves for seed in range(300))
     return moves / (time.perf_counter() - started)
 
 
 def rounded(value: object) -> object:
-    """Every float in `value` to four digits."""
+    """Return the value with every float rounded to four digits."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,4 +1,4 @@
-"""The two sides of a race in gathering, whatever the task: rollouts by the public API, and stock TRL's generation."""
+"""Shared by the benchmarks of gathering: rollouts through the public API, and stock TRL's generation phase."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BASE = Path(__file__).resolve().parent.parent / "data" / "nano"
 async def registered(
     folder: str, base: str, name: str, seed: int = 0, engine: str = "auto", slots: int = 128, **init_args: str
 ) -> art.TrainableModel:
-    """A model ready for rollouts that keeps its files in `folder`."""
+    """Return a registered model that keeps its files in `folder`."""
     from art_nb.local import LocalBackend
 
     settings: dict = {"init_args": init_args}
@@ -25,7 +25,7 @@ async def registered(
 
 
 async def gather(groups: Iterable[Iterable[Coroutine]]) -> dict:
-    """Runs the rollouts of all groups; returns speed, turns, first prompts, and the trajectories."""
+    """Run the rollouts of all groups. Returns tokens, seconds, mean turns, first prompts and the trajectories."""
     started = time.perf_counter()
     gathered = await art.gather_trajectory_groups([art.TrajectoryGroup(group) for group in groups], pbar_desc=None)
     seconds = time.perf_counter() - started
@@ -41,7 +41,7 @@ async def gather(groups: Iterable[Iterable[Coroutine]]) -> dict:
 
 
 class TimedTrainer(GRPOTrainer):
-    """Stock TRL that notes what its generation phase took and gave."""
+    """Stock TRL that records the time and the results of its generation phase."""
 
     def _generate(self, prompts: list) -> tuple:
         started = time.perf_counter()
@@ -63,16 +63,16 @@ class TimedTrainer(GRPOTrainer):
 def stock_generation(
     folder: str, base: str, columns: list[dict], size: int, environment: Callable, turns: int, max_tokens: int
 ) -> dict:
-    """What stock TRL's generation phase takes and gives, after a short one has warmed torch up.
+    """Measure stock TRL's generation phase, after a short warm-up. Returns what `TimedTrainer` records.
 
-    columns: one dict per group, what its environments' `reset` is told. turns: answers in a rollout, at most.
+    columns: one dict per group, the arguments of its environments' `reset`. turns: at most so many answers in a rollout.
     """
     policy = stock_policy(base, seed=0)
     rows = [{"prompt": [{"role": "user", "content": ""}], **column} for column in columns]
     trainer = stock_trainer(
         policy, folder, rows, trainer_class=TimedTrainer, environment=environment,
         per_device_train_batch_size=len(rows) * size, num_generations=size,
-        # TRL has one limit for a whole rollout, here the context, and hands this one on to `generate` for each turn.
+        # TRL limits the whole rollout, here to the context length; `generation_kwargs` limit each turn.
         max_completion_length=policy.model.config.max_position_embeddings,
         generation_kwargs={"max_new_tokens": max_tokens},
     )  # fmt: skip
@@ -84,9 +84,9 @@ def stock_generation(
 
 
 def compared(ours: dict, stock: dict) -> dict:
-    """The ratio of speeds, and each side's numbers. Raises: SystemExit when the sides read different prompts."""
+    """Return the ratio of speeds, and each side's numbers. Raises: SystemExit if the sides had different prompts."""
     if ours["prompts"] != stock["prompts"]:
-        raise SystemExit("the two sides read different prompts: what they measured can't be compared")
+        raise SystemExit("the two sides had different first prompts, so their speeds are not comparable")
     speeds = {"ours": ours["tokens"] / ours["seconds"], "stock": stock["tokens"] / stock["seconds"]}
     result = {"ratio": speeds["ours"] / speeds["stock"]}
     for side, numbers in (("ours", ours), ("stock", stock)):

@@ -1,9 +1,9 @@
-"""Hostile and broken programs, run in the sandbox of the repair task: `python -m benchmarks.hostile 10000` prints one JSON line.
+"""Hostile and broken programs in the sandbox of the repair task: `python -m benchmarks.hostile 10000` prints one JSON line.
 
-They try files, sockets, imports, forks, memory, endless loops, deep recursion, floods of output, the way into the interpreter, and the
-tests themselves; others are written with look-alike characters, half written, or drawn at random. After each the next run must
-give what it should. `harm` counts what must never happen, by kind: an exception of the sandbox itself, a run that takes over a second
-longer than its limit, a wrong answer of the run that follows, a file read, written or left, a connection.
+They attack files, sockets, imports, processes, memory, time, the stack, output, the interpreter and the tests; others contain
+look-alike characters, are truncated, or random. After each the next run must give the correct result. `harm` counts events that
+must never happen, by kind: an exception of the sandbox itself, a run more than a second over its limit, a wrong result of the next
+run, a file that was read, written or left, a connection.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import psutil
 
-from art_nb.tasks.code_repair.problems import load_problems
-from art_nb.tasks.code_repair.sandbox import Limits, MontySandbox, Sandbox
 from benchmarks.result import print_result
+from code_repair.problems import load_problems
+from code_repair.sandbox import Limits, MontySandbox, Sandbox
 
 LIMITS = Limits(seconds=0.2)
-GRACE = 1.0  # seconds over its limit after which a run has harmed
+GRACE = 1.0  # seconds that a run may exceed its limit
 SECRET = "the-secret-of-the-house"
 HARMLESS = "def after(n):\n    return n + 1\n"
 
@@ -335,7 +335,7 @@ Program = tuple[str, str]  # (kind, source)
 
 
 def programs(count: int, seed: int, places: dict[str, object]) -> Iterator[Program]:
-    """So many programs, kinds in turn; the same from the same seed. places: read, write, folder, port that they try to reach."""
+    """Yield `count` programs, alternating kinds, deterministic in the seed. places: read, write, folder, port to attack."""
     rng = random.Random(seed)
     good = [next(iter(problem.files.values())) for problem in load_problems() if problem.size == "function"]
 
@@ -369,7 +369,7 @@ def programs(count: int, seed: int, places: dict[str, object]) -> Iterator[Progr
 
 
 def _filled(template: str, rng: random.Random, places: dict[str, object]) -> str:
-    """A template with its holes filled; nestings are of drawn depth."""
+    """Return a template with its fields filled in; nestings have a random depth."""
     deep = 10 ** rng.randint(1, 4)
     nested = {
         "open": "(" * deep,
@@ -392,11 +392,11 @@ def _filled(template: str, rng: random.Random, places: dict[str, object]) -> str
     try:
         return template.format(**places, **nested, n=rng.randint(3, 11), module=rng.choice(MODULES))
     except (KeyError, ValueError, IndexError):
-        return template  # its braces are its own
+        return template  # its braces are Python's, not fields
 
 
 def _disguised(rng: random.Random, source: str) -> str:
-    """As it is, or inside of what may hide it: a function that the snippets call, a try, a class, a text that is evaluated."""
+    """Return the program, or hide it in a function that the tests call, a try statement, a class or an evaluated string."""
     indented = "".join(f"    {line}\n" for line in source.splitlines())
     return rng.choice(
         [
@@ -418,7 +418,7 @@ def _half_written(rng: random.Random, source: str) -> str:
 
 
 def _garbled(rng: random.Random, source: str) -> str:
-    """With a few letters changed, dropped, doubled or exchanged."""
+    """Change, drop, double or swap a few characters."""
     letters = list(source)
     for _ in range(rng.randint(1, 8)):
         place = rng.randrange(len(letters))
@@ -429,7 +429,7 @@ def _garbled(rng: random.Random, source: str) -> str:
 
 
 def trial(count: int, seed: int = 0, limits: Limits = LIMITS) -> dict[str, object]:
-    """Runs so many programs. Returns the counts; `harm` is empty where all is well."""
+    """Run `count` programs. Returns the counts; `harm` is empty if nothing went wrong."""
     harm: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
     slowest, started = 0.0, time.perf_counter()
@@ -455,13 +455,13 @@ def trial(count: int, seed: int = 0, limits: Limits = LIMITS) -> dict[str, objec
                 continue
             took = time.perf_counter() - begun
             slowest = max(slowest, took)
-            harm["outlived its limit"] += took > limits.seconds + GRACE
+            harm["exceeded its limit"] += took > limits.seconds + GRACE
             harm["read a file"] += any(SECRET in f"{answer.text} {answer.error}" for answer in answers)
-            harm["left something to the next"] += not _next_is_well(sandbox)
+            harm["affected the next run"] += not _next_run_is_correct(sandbox)
         harm["wrote a file"] += (
             sorted(path.name for path in Path(folder).iterdir()) != ["secret.txt"] or read.read_text(encoding="utf-8") != SECRET
         )
-        harm["connected"] += _was_called(server)
+        harm["connected"] += _was_contacted(server)
         grown = (psutil.Process().memory_info().rss - memory) / 1e6
     return {
         "programs": count,
@@ -474,13 +474,13 @@ def trial(count: int, seed: int = 0, limits: Limits = LIMITS) -> dict[str, objec
     }
 
 
-def _next_is_well(sandbox: Sandbox) -> bool:
-    """Whether another run gives what it should, and finds no name of the one before."""
+def _next_run_is_correct(sandbox: Sandbox) -> bool:
+    """Return whether another run gives the correct result and sees no name of the previous one."""
     right, gone = sandbox.run(HARMLESS, ["repr(after(1))", "repr(solve(3))"])
     return right.text == "2" and right.error is None and gone.text is None and "NameError" in (gone.error or "")
 
 
-def _was_called(server: socket.socket) -> bool:
+def _was_contacted(server: socket.socket) -> bool:
     try:
         server.accept()
     except BlockingIOError:

@@ -1,8 +1,8 @@
-"""How far a judge can be trusted: its report on groups of trajectories whose outcome is known.
+"""Agreement of a judge with known outcomes.
 
 `python -m benchmarks.judge [--judge openai/o3]` prints one JSON line: for each task of data/judged_groups the figures of
-`art_nb.rewards.JudgeReport`, each with its 95% interval over groups, against the true reward; for the email task also
-`pairwise_correct`, over pairs of a right and a wrong search. Without `--judge` it is the offline judge.
+`course.judge_report.JudgeReport` relative to the true reward, each with a 95% interval over groups; for the email task also
+`pairwise_correct`, over pairs of a correct and a wrong search. The default is the offline judge.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import art_nb as art
-from art_nb.rewards import RubricJudge, judge_report, ruler_score_group
+from art_nb.rewards import RubricJudge, ruler_score_group
 from art_nb.rewards.agreement import Estimate, mean, pairs_right
-from art_nb.rewards.judged_groups import DATA, judged_groups
 from art_nb.rewards.judges import Judge
 from benchmarks.result import print_result, say
+from course.judge_report import judge_report
+from course.judged_groups import DATA, judged_groups
 
 
 async def report(judge: str | Judge, groups: Sequence[art.TrajectoryGroup]) -> dict:
-    """The figures of `JudgeReport` for one task's groups, as [value, low, high] each."""
+    """Return the figures of `JudgeReport` for one task's groups, as [value, low, high]."""
     found = await judge_report(judge, groups, truth=lambda trajectory: trajectory.reward)
     say(str(found))
     figures = {name: numbers(estimate) for name, estimate in found.estimates().items()}
@@ -29,7 +30,7 @@ async def report(judge: str | Judge, groups: Sequence[art.TrajectoryGroup]) -> d
 
 
 async def pairwise_correct(judge: str | Judge, groups: Sequence[art.TrajectoryGroup]) -> list[float] | None:
-    """The share of pairs of a right and a wrong search that the judge orders rightly, with its interval."""
+    """Return the share of pairs of a correct and a wrong search that the judge ranks correctly, with its interval."""
     scored = [await ruler_score_group(group, judge, swallow_exceptions=True) for group in groups]
     pairs = [pairs_right([t.metrics["correct"] for t in g], [t.reward for t in g]) for g in scored if g]
     varied = [(share, number) for share, number in pairs if number]
@@ -50,8 +51,9 @@ def measure(judge: str | Judge, path: Path = DATA) -> dict:
 
 
 def main() -> None:
+    """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--judge", default=RubricJudge(), help="a model as LiteLLM names it; default: the offline judge")
+    parser.add_argument("--judge", default=RubricJudge(), help="LiteLLM's name of a model (default: the offline judge)")
     a = parser.parse_args()
     print_result("judge", lambda: measure(a.judge))
 

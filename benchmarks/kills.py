@@ -1,16 +1,16 @@
-"""Training while all are killed: a server and two workers, SIGKILL at random instants; and a run that is left in peace.
+"""Training while a server and two workers are killed by SIGKILL at random times, compared with an undisturbed run.
 
-`python -m benchmarks.kills [kills] [seed]` prints one JSON line (50 kills, seed 0). A run trains the course's nano model on
-games that workers play for a server, over HTTP, until so many processes were killed and started again; then another server
-trains as many steps in peace.
+`python -m benchmarks.kills [kills] [seed]` prints one JSON line (50 kills, seed 0). A run trains the course's nano model
+on games that workers play for a server, over HTTP, until this number of processes were killed and restarted; then another
+server trains for as many steps undisturbed.
 
-`lost` and `doubled`: episodes that are missing from a step, or in it twice; `different`: steps whose tokens, rewards or
-advantages are not those of the quiet run, and rows of metrics; `adapter_equal`: whether the last adapters are the same, byte
-for byte, and that of the killed run answers as its server did when it is loaded in another process. `killed`: who, while
-what went on; `leased_again`: how often an episode was given to a further worker.
+`lost` and `doubled`: episodes that are missing from a step or occur twice; `different`: steps whose tokens, rewards or
+advantages differ from the undisturbed run, and rows of metrics; `adapter_equal`: whether the last adapters are equal byte
+for byte, and the killed run's adapter gives the same answer when loaded in another process. `killed`: counts by process
+and phase of the run; `leased_again`: how often an episode was assigned to another worker.
 
-The same tokens are drawn whoever plays, up to rounding: a sum depends on what else is in the batch. A draw so near to a
-border that this decides it is one in about a million.
+The sampled tokens do not depend on the worker, except for rounding, which depends on the batch. This changes about one
+token in a million.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from typing import Any
 import httpx
 
 import art_nb as art
-from art_nb.tasks.game_2048 import Game, outcome_reward, scenarios
 from benchmarks.result import print_result, say
+from game_2048 import Game, outcome_reward, scenarios
 
 TOKEN, LEASE = "a-token-of-the-benchmark", 3
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ROOT / "data/nano"
-WHAT_A_CLOCK_SAYS = ("time", "_s", "_per_s")
+TIME_SUFFIXES = ("time", "_s", "_per_s")
 QUESTION = {"messages": [{"role": "user", "content": Game(seed=7).render()}], "max_tokens": 4, "seed": 3}
 
 
 async def rollout(model: Any, seed: int) -> art.Trajectory:
-    """What workers play: the game of notebook 06, won at 16."""
+    """The workers' rollout: the game of notebook 11 with the winning tile 16."""
     game, client = Game(seed, winning_tile=16), model.openai_client()
     trajectory = art.Trajectory(metadata={"seed": seed})
     while not game.over:
@@ -57,7 +57,7 @@ async def rollout(model: Any, seed: int) -> art.Trajectory:
 
 @dataclass
 class Process:
-    """One that is killed and started again. kind: "server" or "worker"."""
+    """A process that is killed and restarted. kind: "server" or "worker"."""
 
     kind: str
     command: list[str]
@@ -72,19 +72,19 @@ class Process:
             self.running = subprocess.Popen(command, cwd=self.log.parent, env=environment, stdout=log, stderr=log)
 
     def kill(self) -> None:
-        """Raises: RuntimeError when it had ended by itself."""
+        """Kill the process. Raises: RuntimeError if it had ended by itself."""
         assert self.running is not None
         self.running.kill()
         if self.running.wait() not in (-9, 1):  # 1 on Windows
-            raise RuntimeError(f"a {self.kind} had ended by itself:\n{self.log.read_text('utf-8')[-3000:]}")
+            raise RuntimeError(f"a {self.kind} ended by itself; its log:\n{self.log.read_text('utf-8')[-3000:]}")
 
 
 @dataclass
-class Run:
-    """A server in `folder`, its workers and who trains there.
+class TrainingRun:
+    """A server in `folder`, its workers, and the training.
 
-    doing: what goes on; again: leases of episodes that were leased before; says: what the trained model says at the end;
-    raised: what came of episodes in the place of a trajectory.
+    doing: the current phase. again: repeated leases of episodes. answer: of the trained model at the end. raised:
+    exceptions of episodes.
     """
 
     folder: Path
@@ -95,7 +95,7 @@ class Run:
     doing: str = "begins"
     again: int = 0
     step: int = 0
-    says: list[int] = field(default_factory=list)
+    answer: list[int] = field(default_factory=list)
     raised: Counter[str] = field(default_factory=Counter)
     processes: list[Process] = field(default_factory=list)
 
@@ -111,7 +111,7 @@ class Run:
         self.processes = [Process(name[:6], each, self.folder / f"{name}.log") for name, each in commands.items()]
 
     async def train(self, enough: Callable[[int], bool]) -> None:
-        """Steps, each on what workers played, until there are enough of them; a last one is taken in any case."""
+        """Train on episodes of the workers until `enough(step)`, and then for one more step."""
         for process in self.processes:
             process.start()
         async with art.RemoteBackend(self.url, TOKEN, path=self.folder / "here", patience=600) as backend:
@@ -130,8 +130,8 @@ class Run:
                 self.step += 1
                 say(f"{self.folder.name}: step {self.step}")
             await backend.download_checkpoint(model)
-            said = await model.openai_client().chat.completions.create(model=model.get_inference_name(), **QUESTION)
-            self.says = said.choices[0].token_ids
+            completion = await model.openai_client().chat.completions.create(model=model.get_inference_name(), **QUESTION)
+            self.answer = completion.choices[0].token_ids
 
     def _leased_again(self) -> int:
         with closing(sqlite3.connect(self.folder / "served/work.sqlite")) as queue:
@@ -144,12 +144,12 @@ class Run:
 
     @property
     def files(self) -> Path:
-        """Of the model on the server."""
+        """The model's folder on the server."""
         return self.folder / "served/kills/models/m"
 
 
-async def killer(run: Run, kills: int, draw: random.Random, killed: Counter) -> None:
-    """Kill as often, once the run has begun: the server every second time, and one time in five before it works again."""
+async def killer(run: TrainingRun, kills: int, draw: random.Random, killed: Counter) -> None:
+    """Kill and restart processes, half of the time the server; one time in five before the server is ready again."""
     while run.doing == "begins":
         await asyncio.sleep(0.1)
     for number in range(kills):
@@ -167,7 +167,7 @@ async def killer(run: Run, kills: int, draw: random.Random, killed: Counter) -> 
 
 
 async def _works(url: str) -> bool:
-    """Whether the server has its model loaded."""
+    """Return whether the server has loaded its model."""
     try:
         async with httpx.AsyncClient(trust_env=False, timeout=1, headers={"authorization": f"Bearer {TOKEN}"}) as client:
             status = (await client.get(f"{url}/status")).json()
@@ -176,8 +176,8 @@ async def _works(url: str) -> bool:
         return False
 
 
-async def disturbed(run: Run, kills: int) -> Counter:
-    """Trains until everybody who is to be killed was, and one step more; who was killed while what went on."""
+async def disturbed(run: TrainingRun, kills: int) -> Counter:
+    """Train until all kills are done, and for one more step. Returns the kills by process and phase."""
     killed: Counter[str] = Counter()
     killing = asyncio.create_task(killer(run, kills, random.Random(run.seed), killed))
     training = asyncio.create_task(run.train(lambda _: killing.done()))
@@ -194,8 +194,8 @@ async def disturbed(run: Run, kills: int) -> Counter:
     return killed
 
 
-async def quiet(run: Run, steps: int) -> None:
-    """The same number of steps in peace."""
+async def quiet(run: TrainingRun, steps: int) -> None:
+    """Train for the same number of steps undisturbed."""
     try:
         await run.train(lambda step: step + 1 >= steps)
     finally:
@@ -203,20 +203,23 @@ async def quiet(run: Run, steps: int) -> None:
 
 
 def measure(kills: int = 50, seed: int = 0, groups: int = 4, size: int = 8) -> dict:
-    """groups, size: of the episodes of a step."""
+    """Run both. groups, size: of the episodes per step."""
     with tempfile.TemporaryDirectory() as folder:
-        hurt, calm = (Run(Path(folder, name), groups, size, seed, port=_free_port()) for name in ("killed", "quiet"))
-        killed = asyncio.run(disturbed(hurt, kills))
-        asyncio.run(quiet(calm, hurt.step))
-        pairs = [*zip(_episodes(hurt), _episodes(calm), strict=True), *zip(_rows(hurt), _rows(calm), strict=True)]
-        learned = [sum(step.values()) for step in _episodes(hurt)]
+        folders = (Path(folder, name) for name in ("killed", "quiet"))
+        disturbed_run, quiet_run = (TrainingRun(place, groups, size, seed, port=_free_port()) for place in folders)
+        killed = asyncio.run(disturbed(disturbed_run, kills))
+        asyncio.run(quiet(quiet_run, disturbed_run.step))
+        pairs = [*zip(_episodes(disturbed_run), _episodes(quiet_run), strict=True)]
+        pairs += zip(_rows(disturbed_run), _rows(quiet_run), strict=True)
+        learned = [sum(step.values()) for step in _episodes(disturbed_run)]
         return {
-            "kills": sum(killed.values()), "killed": dict(sorted(killed.items())), "steps": hurt.step,
-            "episodes": sum(learned), "leased_again": hurt.again, "raised": dict(hurt.raised),
+            "kills": sum(killed.values()), "killed": dict(sorted(killed.items())), "steps": disturbed_run.step,
+            "episodes": sum(learned), "leased_again": disturbed_run.again, "raised": dict(disturbed_run.raised),
             "lost": sum(max(groups * size - number, 0) for number in learned),
             "doubled": sum(max(number - groups * size, 0) for number in learned),
             "different": sum(one != other for one, other in pairs),
-            "adapter_equal": _adapter(hurt) == _adapter(calm) and asyncio.run(_loaded_says(hurt)) == hurt.says == calm.says,
+            "adapter_equal": _adapter(disturbed_run) == _adapter(quiet_run)
+            and asyncio.run(_answer_when_loaded(disturbed_run)) == disturbed_run.answer == quiet_run.answer,
         }  # fmt: skip
 
 
@@ -228,44 +231,44 @@ def _free_port() -> int:
         return probe.getsockname()[1]
 
 
-def _episodes(run: Run) -> list[Counter]:
-    """Of each step that the server took: every episode that it learned from, and how often."""
-    from art_nb.storage import logbook
+def _episodes(run: TrainingRun) -> list[Counter]:
+    """Return for each step of the server the episodes that it trained on, with their counts."""
+    from art_nb.storage.run_log import RunLog
 
-    def told(record: dict) -> tuple:
+    def summary(record: dict) -> tuple:
         tokens = repr([turn.get("tokens") for turn in record["turns"]])
         return record["group"], record["metadata"]["seed"], record["reward"], record["advantage"], tokens
 
     steps = range(1, run.step + 1)
-    return [Counter(told(record) for record in logbook.records(run.files, "train", step)) for step in steps]
+    return [Counter(summary(record) for record in RunLog(run.files).records("train", step)) for step in steps]
 
 
-def _rows(run: Run) -> list[dict]:
-    """The rows of metrics, on the server and here, without what a clock says, and without the sixth decimal of a ratio: it
-    tells how sampling and training round."""
-    from art_nb.storage import logbook
+def _rows(run: TrainingRun) -> list[dict]:
+    """Return the rows of metrics of server and client, without times, and with ratios rounded to four decimals, because
+    sampling and training round differently."""
+    from art_nb.storage.run_log import RunLog
 
-    both = [*logbook.rows(run.files), *logbook.rows(run.folder / "here/kills/models/m")]
+    both = [*RunLog(run.files).rows(), *RunLog(run.folder / "here/kills/models/m").rows()]
     rounded = lambda name, value: round(value, 4) if name.startswith("ratio_") else value  # noqa: E731
-    return [{name: rounded(name, value) for name, value in row.items() if not _of_a_clock(name)} for row in both]
+    return [{name: rounded(name, value) for name, value in row.items() if not _is_time(name)} for row in both]
 
 
-def _of_a_clock(name: str) -> bool:
-    return name.endswith(WHAT_A_CLOCK_SAYS) or name.startswith(("time/", "throughput/"))
+def _is_time(name: str) -> bool:
+    return name.endswith(TIME_SUFFIXES) or name.startswith(("time/", "throughput/"))
 
 
-def _adapter(run: Run) -> bytes:
-    """As it was fetched from the server."""
+def _adapter(run: TrainingRun) -> bytes:
+    """Return the downloaded adapter."""
     return (run.folder / f"here/kills/models/m/checkpoints/{run.step:04d}/adapter_model.safetensors").read_bytes()
 
 
-async def _loaded_says(run: Run) -> list[int]:
-    """What the fetched checkpoint answers in a process of ours."""
+async def _answer_when_loaded(run: TrainingRun) -> list[int]:
+    """Return the answer of the downloaded checkpoint in this process."""
     async with art.LocalBackend(path=run.folder / "here", engine="transformers") as backend:
         model = art.TrainableModel(name="m", project="kills", base_model=str(BASE))
         await model.register(backend)
-        said = await model.openai_client().chat.completions.create(model=model.get_inference_name(), **QUESTION)
-        return said.choices[0].token_ids
+        completion = await model.openai_client().chat.completions.create(model=model.get_inference_name(), **QUESTION)
+        return completion.choices[0].token_ids
 
 
 if __name__ == "__main__":

@@ -1,21 +1,20 @@
-"""How fast gathered conversations are trained on, against stock TRL's GRPOTrainer on the same tokens.
+"""Training throughput on gathered conversations, compared with stock TRL's GRPOTrainer on the same tokens.
 
 `python -m benchmarks.learner [--batch games|2048|email|answers|tools] [--other trl|unsloth]` prints one JSON line.
-`ratio`: tokens a second of training on what was gathered (making sequences of the trajectories, forward, backward,
-optimizer, metrics), over those of one optimizer step of stock TRL on the same sequences. `ratio_to_padded`: over ours
-without prefix trees, each sequence a row of its own. Tokens are real ones on all sides, padding not counted, and what
-sequences have in common counted in each of them. The stock trainer finds its own input format (prompts padded on the
-left, completions on the right, tool_mask) where it would generate; everything from there to the end of the step is its
-own, and timed. Same adapter, advantages, loss and learning rate. It runs with several batch sizes, and the fastest
-counts. After each of its steps ours makes one of either kind: a machine that is slower for a while is slower for all.
-It stops if the gradient norms of the first two steps differ: all must do the same work.
+`ratio`: tokens per second of training on the gathered groups (building sequences, forward, backward, optimizer, metrics),
+over those of one optimizer step of stock TRL on the same sequences. `ratio_to_padded`: over ours without prefix trees,
+with one row per sequence. All sides count real tokens without padding; a shared prefix counts in each sequence. The stock
+trainer gets its own input format (prompts padded on the left, completions on the right, tool_mask) in place of
+generation; everything from there to the end of the step is its own code, and timed. Adapter, advantages, loss and
+learning rate are the same. Several batch sizes of stock TRL are measured, and the fastest counts. After each of its steps
+ours takes one step of each kind, so that a slow phase of the machine affects all. Raises SystemExit if the gradient norms
+of the first two steps differ.
 
-Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, a step of notebook 02; `email`, a
-step of notebook 03; `answers`, a step of notebook 05, the real model in the precision that it is loaded in; `tools`,
-the same model's searches of the mailbox by tool calls. `distinct_tokens` are those that a prefix tree of the whole
-batch has.
+Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, a step of notebook 02; `email`, a step
+of notebook 04; `answers`, a step of notebook 06, the real model with its default dtype; `tools`, the same model's
+searches of the mailbox by tool calls. `distinct_tokens` is the number of nodes in a prefix tree of the whole batch.
 
-`--other unsloth` has stock TRL train a model that Unsloth's CPU backend has loaded, in the precision that it is stored in.
+With `--other unsloth` stock TRL trains a model loaded by Unsloth's CPU backend, in the dtype of the stored weights.
 """
 
 from __future__ import annotations
@@ -42,12 +41,15 @@ from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
 
-ENGINES = {"trl": "transformers", "unsloth": "unsloth"}  # the other side -> what loads its model
+ENGINES = {"trl": "transformers", "unsloth": "unsloth"}  # --other -> the engine that loads stock TRL's model
 
 
 @dataclass
 class Ours:
-    """Our learner on the groups, of whose sequences it trains on the first `count`; what its steps took, by kind."""
+    """Our learner and its measurements.
+
+    count: it trains on the first `count` sequences. seconds: of the steps with prefix trees (True) and padded rows (False).
+    """
 
     groups: list[art.TrajectoryGroup]
     config: art.TrainConfig
@@ -60,7 +62,7 @@ class Ours:
         return build_sequences(self.groups, self.learner.policy.tokenizer, self.config)[0][: self.count]
 
     def steps(self) -> None:
-        """One with prefix trees, one with padded rows, each with as many tokens at once as suits it."""
+        """Take one step with prefix trees and one with padded rows, each with its best number of tokens per micro-batch."""
         for as_tree, tokens in ((True, 1536), (False, 2048)):
             started = time.perf_counter()
             self.learner.as_tree, self.learner.tokens_per_micro_batch = as_tree, tokens
@@ -69,18 +71,18 @@ class Ours:
 
 
 async def prepared(folder: str, name: str, chosen: Batch, multiple: int, **fewer: int) -> Ours:
-    """Gathers the batch; of its sequences as many are used as stock TRL can cut into its batches."""
-    model = await registered(folder, chosen.base, name, engine="transformers")  # as stock TRL's
+    """Gather the batch. The number of sequences is rounded down to a multiple of stock TRL's largest batch size."""
+    model = await registered(folder, chosen.base, name, engine="transformers")  # as for stock TRL
     say(f"gathering {name}")
     groups = await gathered(model, name, **fewer)
-    learner = model.backend()._of(model).learner
-    everything = Ours(groups, chosen.config, learner, 10**9)
-    everything.count = len(everything.sequences()) // multiple * multiple
-    return everything
+    learner = model.backend().loaded(model).learner
+    ours = Ours(groups, chosen.config, learner, 10**9)
+    ours.count = len(ours.sequences()) // multiple * multiple
+    return ours
 
 
-class FedTrainer(GRPOTrainer):
-    """Stock TRL that is given `gathered` where it would generate."""
+class PrecomputedTrainer(GRPOTrainer):
+    """Stock TRL that uses `gathered` instead of generating."""
 
     gathered: dict[str, torch.Tensor]
 
@@ -89,7 +91,7 @@ class FedTrainer(GRPOTrainer):
 
 
 class StepClock(TrainerCallback):
-    """Seconds of each optimizer step, all its micro-batches included; `between` is called after each."""
+    """Records the seconds of each optimizer step with all its micro-batches, and calls `between` after each."""
 
     def __init__(self, between: Callable[[], None]):
         self.seconds: list[float] = []
@@ -104,12 +106,14 @@ class StepClock(TrainerCallback):
 
 
 def measure_stock(folder: str, base: str, engine: str, ours: Ours, batch_size: int, repeats: int) -> dict:
-    """Median seconds of a step of stock TRL, `batch_size` sequences through the model at a time, after one to warm up; the
-    gradient norms of the first two."""
-    say(f"training, stock TRL with {batch_size} sequences at a time, the model by {engine}")
+    """Return the median seconds of a step of stock TRL after a warm-up step, and the gradient norms of the first two steps.
+
+    batch_size: sequences per forward pass.
+    """
+    say(f"training, stock TRL with {batch_size} sequences at a time, model loaded by {engine}")
     policy, sequences, clock = stock_policy(base, 0, engine), ours.sequences(), StepClock(ours.steps)
     trainer = stock_trainer(
-        policy, folder, [{"prompt": ""}] * len(sequences), trainer_class=FedTrainer,
+        policy, folder, [{"prompt": ""}] * len(sequences), trainer_class=PrecomputedTrainer,
         per_device_train_batch_size=batch_size, gradient_accumulation_steps=len(sequences) // batch_size,
         num_generations=2, learning_rate=ours.config.learning_rate, max_steps=1 + repeats,
         max_completion_length=policy.model.config.max_position_embeddings,
@@ -123,7 +127,7 @@ def measure_stock(folder: str, base: str, engine: str, ours: Ours, batch_size: i
 
 
 def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, torch.Tensor]:
-    """All sequences in TRL's input format: prompts padded on the left, the rest on the right; an advantage for each."""
+    """Return all sequences in TRL's input format: prompts padded left, completions padded right, one advantage each."""
     prompts, completions, sampled = [], [], []
     for s in sequences:
         first = s.trained.index(True)
@@ -147,14 +151,14 @@ def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, to
 
 
 def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl", **fewer: int) -> dict:
-    """other: one of ENGINES. fewer: of what is gathered, for a quick look."""
+    """Compare both sides. other: one of ENGINES. fewer: arguments of the gathering, for a quick run."""
     chosen, engine = batch(name), ENGINES[other]
     batch_sizes = batch_sizes or list(chosen.batch_sizes)
     with tempfile.TemporaryDirectory() as folder:
         ours = asyncio.run(prepared(folder, name, chosen, max(batch_sizes), **fewer))
         need_a_loss()
         stock = {size: measure_stock(folder, chosen.base, engine, ours, size, repeats) for size in batch_sizes}
-    first = ours.grad_norms[:2]  # the first step's, made with trees, and the second's, with padded rows
+    first = ours.grad_norms[:2]  # of the first step, with trees, and of the second, with padded rows
     for size, numbers in stock.items():
         if any(abs(theirs / mine - 1) > chosen.tolerance for theirs, mine in zip(numbers["grad_norms"], first, strict=True)):
             raise SystemExit(f"gradient norms differ: ours {first}, stock TRL {numbers} at batch size {size}")
@@ -163,7 +167,7 @@ def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl",
 
 
 def compared(ours: Ours, stock: dict[int, float]) -> dict:
-    """stock: seconds of a step, by batch size."""
+    """Return the result. stock: seconds of a step, by batch size."""
     sequences, best = ours.sequences(), min(stock, key=lambda size: stock[size])
     tokens, longest = sum(len(s.ids) for s in sequences), max(len(s.ids) for s in sequences)
     tree, padded = (statistics.median(ours.seconds[as_tree][1:]) for as_tree in (True, False))
@@ -184,11 +188,12 @@ def compared(ours: Ours, stock: dict[int, float]) -> dict:
 
 
 def main() -> None:
+    """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--batch", choices=NAMES, default="games")
-    parser.add_argument("--other", choices=ENGINES, default="trl", help="what loads the model that stock TRL trains")
-    parser.add_argument("--batch-sizes", type=int, nargs="+", help="stock TRL's, to choose from; by default the batch's own")
-    parser.add_argument("--repeats", type=int, default=3, help="steps measured, after one to warm up")
+    parser.add_argument("--other", choices=ENGINES, default="trl", help="the library that loads stock TRL's model")
+    parser.add_argument("--batch-sizes", type=int, nargs="+", help="candidates for stock TRL (default: the batch's)")
+    parser.add_argument("--repeats", type=int, default=3, help="measured steps after a warm-up step")
     a = parser.parse_args()
     print_result(f"learner_{a.batch}", lambda: measure(a.batch, a.batch_sizes, a.repeats, a.other))
 

@@ -1,9 +1,9 @@
-"""How long a search takes on a mailbox of 500,000 mails, all in one inbox.
+"""Latency of searches in one inbox with 500,000 emails.
 
 `python -m benchmarks.mailbox [--mails 500000]` prints one JSON line: `median_ms` and `p95_ms` over searches of eight
-shapes, each shape's own median in `shapes_ms`, the slowest kinds of search there are in `worst_ms` (not part of the
-median), the same for a mailbox whose mails are spread over thirty inboxes (`shared_`), and what reading one mail takes. The
-mails are those of the course's maker, from as many seeds as it takes.
+kinds, each kind's median in `shapes_ms`, the slowest possible searches in `worst_ms` (not included in the median), the
+same for emails spread over thirty inboxes (`shared_`), and the latency of reading one email. The emails are from the
+course's generator, with as many seeds as needed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from itertools import count, islice
 from pathlib import Path
 from statistics import median, quantiles
 
-from art_nb.tasks.email_search.mailbox import Mail, Mailbox, write_mailbox
 from benchmarks.result import print_result, say
-from data.mailbox import words
-from data.mailbox.maker import EVERYONE, address_of, make
+from email_search.mailbox import Mail, Mailbox, write_mailbox
+from environments.email_search.maker import words
+from environments.email_search.maker.maker import EVERYONE, address_of, make
 
 ME = "me@ridge.example"
 LOST = "no such words anywhere here"
@@ -29,14 +29,14 @@ WORST = {"word_of_every_mail": {"keywords": "hi"}, "from_nobody": {"sender": "no
 
 
 def many_mails(number: int, one_inbox: bool) -> Iterator[Mail]:
-    """`number` mails from the seeds 0, 1, ..., renumbered; all in the inbox ME, or in the inboxes they were made for."""
+    """Yield `number` generated emails, renumbered; all in the inbox ME, or in their own inboxes."""
     mails = (mail for seed in count() for mail in make(seed)[0])
     for key, mail in enumerate(islice(mails, number)):
         yield replace(mail, message_id=f"m{key}", inboxes=(ME,) if one_inbox else mail.inboxes)
 
 
 def shapes(rng: random.Random) -> dict[str, Callable[[], dict]]:
-    """Arguments of `Mailbox.search`, drawn anew at each call, as an agent would combine them."""
+    """Return for each kind of search a function that returns random arguments of `Mailbox.search`."""
     name, topic = lambda: rng.choice(words.NAMES), lambda: rng.choice([*words.EVENTS, *words.PAPERS])  # noqa: E731
     person = lambda: rng.choice(EVERYONE)  # noqa: E731
     return {
@@ -54,7 +54,7 @@ def shapes(rng: random.Random) -> dict[str, Callable[[], dict]]:
 
 
 def search_times(box: Mailbox, inboxes: list[str], repeats: int) -> dict:
-    """Milliseconds of `repeats` searches of each shape, after a few that warm up the disk's cache."""
+    """Return milliseconds of `repeats` searches of each kind, after a few that warm up the disk cache."""
     rng = random.Random(0)
     times: dict[str, list[float]] = {}
     for name, draw in shapes(rng).items():
@@ -77,10 +77,11 @@ def search_times(box: Mailbox, inboxes: list[str], repeats: int) -> dict:
 
 
 def measure(mails: int, repeats: int) -> dict:
+    """Measure one inbox, then thirty."""
     result: dict = {"mails": mails, "searches": repeats * len(shapes(random.Random()))}
     for prefix, one_inbox in (("", True), ("shared_", False)):
         with tempfile.TemporaryDirectory() as folder:
-            say(f"writing {mails:,} mails")
+            say(f"writing {mails:,} emails")
             started = time.perf_counter()
             write_mailbox(Path(folder) / "box", many_mails(mails, one_inbox))
             result[f"{prefix}write_s"] = time.perf_counter() - started
@@ -103,9 +104,10 @@ def read_time(box: Mailbox, mails: int, repeats: int) -> float:
 
 
 def main() -> None:
+    """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mails", type=int, default=500_000)
-    parser.add_argument("--repeats", type=int, default=50, help="searches of each shape")
+    parser.add_argument("--repeats", type=int, default=50, help="searches of each kind")
     a = parser.parse_args()
     print_result("mailbox", lambda: measure(a.mails, a.repeats))
 

@@ -1,12 +1,12 @@
-"""Steps a minute when the next batch is sampled while the model trains, over those of one after the other.
+"""Training speed when the next batch is sampled while the model trains, compared with alternating the two.
 
-`python -m benchmarks.overlap [steps]` prints one JSON line (12 steps; extra `ray`). Two models learn 2048 as in notebook 02,
-from the same seed, on a `RayBackend` with one sampler and one learner of a thread each: one with a `max_staleness` of 0,
-the other with 1. They take turns, a few steps each, so that what else the machine does hits both.
+`python -m benchmarks.overlap [steps]` prints one JSON line (12 steps; extra `ray`). Two models learn 2048 as in notebook
+02, from the same seed, on a `RayBackend` with one sampler and one learner with one thread each: one with
+`max_staleness=0`, the other with 1. They alternate after a few steps, so that other work on the machine affects both.
 
-`ratio`: steps a minute with a staleness of 1 over those without. `apart` and `overlapped`: of each the steps a minute, the
-seconds that training and sampling took of a step, the mean staleness of what was trained on, the share of 200 test games won
-at the end, in percent. `difference`: of these shares, overlapped less apart, with its 95% interval (game by game).
+`ratio`: steps per minute with staleness 1 over those with 0. `apart` and `overlapped`: for each the steps per minute, the
+seconds of training and sampling per step, the mean staleness of the batches, and the percentage of 200 test games won at
+the end. `difference`: of these percentages, overlapped minus apart, with a 95% interval (paired by game).
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import tempfile
 from statistics import fmean
 
 import art_nb as art
-from art_nb.cluster.overlap import Step, overlapped
-from art_nb.tasks.game_2048 import scenarios
 from benchmarks.gathering import BASE
 from benchmarks.paired import paired
 from benchmarks.result import print_result, say
-from benchmarks.rise import rate, won
-from benchmarks.skills import game
+from benchmarks.rising import decayed_rate
+from benchmarks.skills import game, won
+from course.overlap import OverlappedStep, overlapped
+from game_2048 import scenarios
 
-GAMES, GROUPS, SIZE, TURN = 200, 4, 16, 6  # TURN: steps that one model takes before it is the other's turn
+GAMES, GROUPS, SIZE, TURN = 200, 4, 16, 6  # TURN: steps of one model before the other continues
 KINDS = {"apart": 0, "overlapped": 1}
 
 
@@ -35,18 +35,20 @@ async def gather(model: art.TrainableModel, step: int) -> list[art.TrajectoryGro
     return await art.gather_trajectory_groups(groups, pbar_desc=None)
 
 
-async def take_turns(models: dict[str, art.TrainableModel], steps: int) -> tuple[dict[str, list[Step]], dict[str, float]]:
-    """Train each model for so many steps; the steps and the seconds of each."""
-    taken: dict[str, list[Step]] = {kind: [] for kind in models}
+async def take_turns(
+    models: dict[str, art.TrainableModel], steps: int
+) -> tuple[dict[str, list[OverlappedStep]], dict[str, float]]:
+    """Train each model for `steps` steps, alternating. Returns the steps and the seconds of each."""
+    taken: dict[str, list[OverlappedStep]] = {kind: [] for kind in models}
     seconds = dict.fromkeys(models, 0.0)
     for begin in range(0, steps, TURN):
         for kind, model in models.items():
             end = min(begin + TURN, steps)
-            config = lambda step: art.TrainConfig(learning_rate=rate(step, steps), turn_discount=0.5)  # noqa: E731
+            config = lambda step: art.TrainConfig(learning_rate=decayed_rate(step, steps, 3e-3), turn_discount=0.5)  # noqa: E731
             run = overlapped(model, lambda step, m=model: gather(m, step), end, config, max_staleness=KINDS[kind])
             async for step in run:
                 taken[kind].append(step)
-                say(f"{kind}: step {step.step} of {steps} after {step.seconds:.1f} s, of them {step.waited:.1f} s waited")
+                say(f"{kind}: step {step.step} of {steps} after {step.seconds:.1f} s, {step.waited:.1f} s of waiting")
             seconds[kind] += taken[kind][-1].seconds
     return taken, seconds
 
@@ -56,7 +58,7 @@ async def compare(folder: str, steps: int) -> dict:
         models = {kind: art.TrainableModel(name=kind, project="benchmarks", base_model=str(BASE)) for kind in KINDS}
         for model in models.values():
             await model.register(backend)
-            await won(model, 8)  # warms up
+            await won(model, 8)  # warm-up
         taken, seconds = await take_turns(models, steps)
         games = {kind: await won(model, GAMES) for kind, model in models.items()}
     found = {

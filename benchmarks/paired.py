@@ -1,4 +1,4 @@
-"""How much better the same questions or games went afterwards."""
+"""Mean differences of paired measurements."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from statistics import NormalDist, fmean, stdev
 
 
 def paired(before: Sequence[float], after: Sequence[float], unit: float = 100) -> dict[str, float]:
-    """The means, in units, before and after, and the mean rise with its 95% interval, pair by pair.
+    """Return the means before and after, and the mean rise with a 95% interval over the pairs.
 
-    unit: 100 gives shares in percent.
+    unit: a factor for all numbers; 100 gives percent.
     """
     differences = [unit * (a - b) for b, a in zip(before, after, strict=True)]
     rise, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / len(differences) ** 0.5

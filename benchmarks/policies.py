@@ -1,11 +1,11 @@
-"""What three policies of the real model hold in memory that one does not, and whether each answers as it does alone.
+"""Memory of serving three policies of the real model at once, and whether their answers stay the same.
 
-`python -m benchmarks.policies`. The model, an older step of it and its base model are asked eight mails of notebook 05
-each: each alone in a process of its own, then all three at once in one gathering, in another. The two older steps have
-adapters of their own. `ratio`: resident bytes of the process with three over those of the process with one, after all is
-answered; `ratio_of_weights`: the same of the bytes of all tensors alive but keys and values. `same_tokens`: of the answers,
-the share that has the tokens, and is by the policy, of the process in which the policy was alone; in float32, for in
-bfloat16 the others in a batch change roundings. `--dtype` says in which numbers memory is measured.
+`python -m benchmarks.policies`. The model, an older step of it and its base model answer eight emails of notebook 06
+each: each alone in its own process, then all three at once in another. The two steps have different adapters. `ratio`:
+resident bytes of the process with three policies over those of the process with one, after all answers;
+`ratio_of_weights`: the same for all tensors except keys and values. `same_tokens`: the share of answers with the same
+tokens as in the process of one policy; in float32, because in bfloat16 the rounding depends on the batch. `--dtype` sets
+the dtype of the memory measurement.
 """
 
 from __future__ import annotations
@@ -21,38 +21,38 @@ import tempfile
 from pathlib import Path
 
 import art_nb as art
-from art_nb.real_model import smollm2
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
 from benchmarks.rollout_real import prompt, scenario
+from course.real_model import smollm2
 
-ASKED = 8
+QUESTIONS = 8
 MAX_TOKENS = 12
 
 
 async def answers(folder: str, base: str, names: list[str], dtype: str | None) -> dict:
-    """What this process gets from the policies of these names, and what it holds then."""
+    """Return the answers of these policies in this process, and its memory afterwards."""
     import psutil
 
     model = await registered(folder, base, "m", engine="transformers", **({"dtype": dtype} if dtype else {}))
-    known = {"latest": model.get_inference_name(), "older": model.get_inference_name(1), "base": model.base_model}
+    policy_names = {"latest": model.get_inference_name(), "older": model.get_inference_name(1), "base": model.base_model}
 
     async def one(name: str, number: int) -> art.Trajectory:
         messages = prompt(scenario("train", number)[0])
         create = model.openai_client().chat.completions.create
-        completion = await create(model=known[name], messages=messages, max_tokens=MAX_TOKENS)
+        completion = await create(model=policy_names[name], messages=messages, max_tokens=MAX_TOKENS)
         return art.Trajectory(messages_and_choices=[*messages, completion.choices[0]])
 
-    asked = [(name, number) for number in range(ASKED) for name in names]
-    given = await art.gather_trajectories((one(*each) for each in asked), pbar_desc=None)
-    said = {f"{name} {number}": t.choices()[0].token_ids for (name, number), t in zip(asked, given, strict=True)}
-    running = model.backend()._of(model)
-    held = {"weights": weights(running.sampler.cache), "resident": psutil.Process().memory_info().rss}
-    return {"said": said, "by": sorted({t.choices()[0].policy for t in given}), **held}
+    requests = [(name, number) for number in range(QUESTIONS) for name in names]
+    answered = await art.gather_trajectories((one(*each) for each in requests), pbar_desc=None)
+    tokens = {f"{name} {number}": t.choices()[0].token_ids for (name, number), t in zip(requests, answered, strict=True)}
+    running = model.backend().loaded(model)
+    held = {"weights": weights(running.sampler.decoder.slots.cache), "resident": psutil.Process().memory_info().rss}
+    return {"tokens": tokens, "by": sorted({t.choices()[0].policy for t in answered}), **held}
 
 
 def weights(cache: object) -> int:
-    """Bytes of all tensors alive, each storage once, without the cache's keys and values."""
+    """Return the bytes of all live tensors, each storage once, without the cache's keys and values."""
     import torch
 
     gc.collect()
@@ -75,7 +75,7 @@ def tensors_in(thing: object) -> list:
 
 
 def add_steps(folder: str, base: str, steps: int = 2) -> None:
-    """Checkpoints of so many steps whose adapters were drawn, not trained."""
+    """Write checkpoints of `steps` steps with random instead of trained adapters."""
     import torch
     from safetensors.torch import load_file, save_file
 
@@ -94,21 +94,21 @@ def add_steps(folder: str, base: str, steps: int = 2) -> None:
 
 
 def in_a_process(folder: str, base: str, names: list[str], dtype: str | None) -> dict:
-    say(f"asking {', '.join(names)}")
+    say(f"answers of {', '.join(names)}")
     command = [sys.executable, "-m", "benchmarks.policies", "--folder", folder, "--base", base, "--names", *names]
     done = subprocess.run([*command, *(["--dtype", dtype] if dtype else [])], check=True, capture_output=True, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def measure(base: str = "", dtype: str | None = None) -> dict:
-    """base: by default SmolLM2. dtype: of the weights; None: as it is loaded where nothing is said."""
+    """base: by default SmolLM2. dtype: of the weights; None: the default."""
     base = base or smollm2()
     names = ["latest", "older", "base"]
     with tempfile.TemporaryDirectory() as folder:
         add_steps(folder, base)
         one, three = (in_a_process(folder, base, each, dtype) for each in (["latest"], names))
         exact = [in_a_process(folder, base, each, "float32") for each in (names, *([name] for name in names))]
-    together, alone = exact[0]["said"], {key: said for each in exact[1:] for key, said in each["said"].items()}
+    together, alone = exact[0]["tokens"], {key: tokens for each in exact[1:] for key, tokens in each["tokens"].items()}
     return {
         "ratio": three["resident"] / one["resident"],
         "ratio_of_weights": three["weights"] / one["weights"],
@@ -121,17 +121,17 @@ def measure(base: str = "", dtype: str | None = None) -> dict:
 
 
 def main() -> None:
-    """Measure, or be one of the processes."""
+    """Measure, or run as one of the processes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--dtype", default=None)
     parser.add_argument("--folder", default=None, help=argparse.SUPPRESS)
     parser.add_argument("--base", default="", help=argparse.SUPPRESS)
     parser.add_argument("--names", nargs="+", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.folder:
-        print(json.dumps(asyncio.run(answers(given.folder, given.base, given.names, given.dtype))))
+    arguments = parser.parse_args()
+    if arguments.folder:
+        print(json.dumps(asyncio.run(answers(arguments.folder, arguments.base, arguments.names, arguments.dtype))))
     else:
-        print_result("policies", lambda: measure(given.base, given.dtype))
+        print_result("policies", lambda: measure(arguments.base, arguments.dtype))
 
 
 if __name__ == "__main__":

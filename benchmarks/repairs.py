@@ -1,11 +1,11 @@
-"""What agents without a model repair, and what it costs: `python -m benchmarks.repairs` prints one JSON line.
+"""Repairs by players without a model, and their cost: `python -m benchmarks.repairs` prints one JSON line.
 
 For each player, on the first 200 test problems: `repaired` (all hidden tests pass), `visible` (all examples pass),
-`only_visible` (these but not those), `special` (the code answers examples by comparing with them, `special_cases`), all in
-percent with what a policy would be paid by hidden tests and by examples, and `runs`, the mean number of times that code was
-run. `tries` tries every small change in the order of the text, `tries_8` eight at most in drawn order, `guesses` makes them
-by its tools within their limit of turns, `special_cases` answers the failing examples, `knows` puts back what the bug took.
-`ratio` is what the examples pay for special cases over what hidden tests do.
+`only_visible` (examples pass, hidden tests do not) and `special` (the code compares with the examples, `special_cases`)
+in percent, the rewards by hidden tests and by examples, and `runs`, the mean number of executions of the code. `tries`
+tries every mutation in the order of the text, `tries_8` at most eight in random order, `guesses` makes random calls of
+the tools, `special_cases` adds an `if` for each failing example, `knows` reverts the bug. `ratio` is the reward of
+special cases by examples over that by hidden tests.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 from statistics import fmean
 
-from art_nb.tasks.code_repair.environment import CodeRepair
-from art_nb.tasks.code_repair.players import (
+from benchmarks.result import print_result, say
+from code_repair.environment import CodeRepair
+from code_repair.players import (
     Player,
     guessing_player,
     knowing_player,
@@ -22,10 +23,9 @@ from art_nb.tasks.code_repair.players import (
     play,
     special_case_player,
 )
-from art_nb.tasks.code_repair.problems import SIZES, Problem, problems
-from art_nb.tasks.code_repair.sandbox import MontySandbox, Sandbox
-from art_nb.tasks.code_repair.trials import special_cases
-from benchmarks.result import print_result, say
+from code_repair.problems import SIZES, Problem, problems
+from code_repair.sandbox import MontySandbox, Sandbox
+from code_repair.trials import special_cases
 
 PLAYERS: dict[str, Player] = {
     "tries": mutation_player(),
@@ -37,7 +37,7 @@ PLAYERS: dict[str, Player] = {
 
 
 def played(player: Player, problem: Problem, sandbox: Sandbox) -> dict[str, float]:
-    """What one repair came to."""
+    """Return the numbers of one repair, percentages as 0 or 100."""
     repair = play(player, CodeRepair(problem, sandbox))
     runs, found = repair.runs, repair.metrics()
     paid = {}
@@ -52,7 +52,7 @@ def played(player: Player, problem: Problem, sandbox: Sandbox) -> dict[str, floa
 
 
 def measure(split: str, size: str, count: int) -> dict[str, object]:
-    """All players on the same problems."""
+    """Run all players on the same problems."""
     chosen = problems(split, size=size)[:count]
     numbers: dict[str, object] = {"split": split, "size": size, "problems": len(chosen)}
     with MontySandbox() as sandbox:

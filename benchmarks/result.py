@@ -1,4 +1,4 @@
-"""What every benchmark prints: one line of JSON on stdout, with what is needed to read its numbers later."""
+"""The output of every benchmark: one line of JSON on stdout, with the conditions of the measurement."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from benchmarks.game_2048 import rounded
 
 
 def print_result(name: str, measure: Callable[[], dict]) -> None:
-    """Runs `measure` with whatever it prints sent to stderr, then prints its numbers as the only line of stdout."""
-    # The load is read first: it says how busy the machine was with other work.
+    """Run `measure` with its output redirected to stderr, then print its numbers as the only line of stdout."""
+    # The load is read first, so that it shows other work on the machine.
     conditions = machine()
     with redirect_stdout(sys.stderr):
         numbers = measure()
@@ -23,7 +23,7 @@ def print_result(name: str, measure: Callable[[], dict]) -> None:
 
 
 def machine() -> dict:
-    """Processor, cores, torch's threads, load of the last minute, device, versions, date and time (UTC)."""
+    """Return processor, cores, torch's threads, load of the last minute, device, versions, and date and time (UTC)."""
     import torch
     import transformers
     import trl
@@ -40,7 +40,7 @@ def machine() -> dict:
 
 
 def processor() -> str:
-    """The processor's name where Linux tells it, else its kind."""
+    """Return the processor's name on Linux, and its architecture elsewhere."""
     import platform
 
     info = Path("/proc/cpuinfo")
@@ -50,5 +50,5 @@ def processor() -> str:
 
 
 def say(text: str) -> None:
-    """A line of progress, on stderr."""
+    """Print a line of progress on stderr."""
     print(text, file=sys.stderr, flush=True)

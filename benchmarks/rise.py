@@ -1,9 +1,13 @@
-"""How far the win rate rises in the training of notebook 02, from several seeds.
+"""2048 to the tile 256, as in notebook 02: what training teaches beyond a lower temperature, and beyond a rule.
 
-`python -m benchmarks.rise --seeds 0 1 2` prints one JSON line: for each seed of the backend (the adapter's start and
-every draw) the share of 200 held-out games won before and after 12 steps, the rise with its 95% interval (game by game,
-paired by seed), and the seconds of training. The settings are the notebook's; `ratio` is the win rate after over before,
-in the mean.
+`python -m benchmarks.rise --seeds 0 1 2` prints one JSON line. `runs` has for each seed of the backend (initial adapter and
+all samples), in percent of 200 test games: `untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and
+`trained_best` at the temperature that won most of 100 validation games on each side, `rule` (the corner rule),
+`pass_at_8_untrained` (of 50 test games), the paired rise of the trained over the untrained policy, each at its best, with a
+95% interval, the same over the rule, the training games won at each step, and the seconds of training. `ratio` is the mean
+of `trained_best` over that of `untrained_best`. The settings are the notebook's; `--turn-discount` changes one of them.
+
+`python -m benchmarks.rise > data/results/rise_2048.json` writes the results that notebook 02 shows.
 """
 
 from __future__ import annotations
@@ -11,57 +15,64 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-import time
+from functools import partial
 from statistics import fmean
 
 import art_nb as art
-from art_nb.tasks.game_2048 import scenarios
 from benchmarks.gathering import BASE, registered
-from benchmarks.paired import paired
 from benchmarks.result import print_result, say
-from benchmarks.rising import falling
-from benchmarks.skills import GROUPS, SIZE, game
+from benchmarks.rising import decayed_rate, train
+from benchmarks.skills import game
+from course import comparison
+from game_2048 import scenarios
+from game_2048.players import corner_player, play
 
-STEPS, GAMES = 12, 200
-
-
-def rate(step: int, steps: int) -> float:
-    """The learning rate of notebook 02: it falls in a line, to a tenth."""
-    return falling(step, steps, 3e-3)
-
-
-async def won(model: art.TrainableModel, games: int) -> list[bool]:
-    """Which of the first `games` test games the model wins."""
-    played = await art.gather_trajectories(
-        [game(model, seed, by_tool=False) for seed in scenarios("test", games)], pbar_desc=None
-    )
-    return [bool(trajectory.metrics["won"]) for trajectory in played]
+WINNING_TILE, STEPS, GROUPS, SIZE = 256, 20, 4, 16
+FIRST_RATE, TURN_DISCOUNT = 3e-3, 0.95
+VALIDATION, TEST, PASSES, TRIES = 100, 200, 50, 8  # games; games for pass@k; k
 
 
-async def measure_seed(folder: str, seed: int, steps: int = STEPS, games: int = GAMES) -> dict:
-    """Train from one seed; shares in percent, seconds of gathering and updating."""
-    model = await registered(folder, BASE, f"rise-{seed}", seed=seed)
-    before, started = await won(model, games), time.perf_counter()
-    for step in range(steps):
-        seeds = scenarios("train", (step + 1) * GROUPS)[-GROUPS:]
-        groups = await art.gather_trajectory_groups(
-            [art.TrajectoryGroup(game(model, s, by_tool=False) for _ in range(SIZE)) for s in seeds], pbar_desc=None
-        )
-        await model.train(groups, art.TrainConfig(learning_rate=rate(step, steps), turn_discount=0.5))
-        say(f"seed {seed}: step {step + 1} of {steps}, won {fmean(t.metrics['won'] for g in groups for t in g):.0%}")
-    seconds, after = time.perf_counter() - started, await won(model, games)
-    return {"seed": seed, **paired(before, after), "seconds": seconds}
+async def wins(model: art.TrainableModel, seed: int, temperature: float) -> bool:
+    """Play one game. Returns whether it was won."""
+    played = await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature)
+    return bool(played.metrics["won"])
 
 
-def measure(seeds: list[int]) -> dict:
+async def measure_seed(
+    folder: str, seed: int, turn_discount: float = TURN_DISCOUNT, steps: int = STEPS,
+    validation: int = VALIDATION, test: int = TEST, passes: int = PASSES,
+) -> dict:  # fmt: skip
+    """Train from one seed. Returns percent of test games, and seconds of gathering and updating."""
+    model = await registered(folder, BASE, f"rise-{turn_discount}-{seed}", seed=seed)
+    plays, held_out = partial(wins, model), (scenarios("val", validation), scenarios("test", test))
+    untrained = await comparison.measure(plays, *held_out)
+    tries = await comparison.tries_at(plays, scenarios("test", passes), TRIES)
+    configs = [
+        art.TrainConfig(learning_rate=decayed_rate(step, steps, FIRST_RATE), turn_discount=turn_discount)
+        for step in range(steps)
+    ]
+    episode = partial(game, by_tool=False, winning_tile=WINNING_TILE)
+    seeds = scenarios("train", steps * GROUPS)
+    seconds = await train(model, lambda s, t: episode(model, s, temperature=t), seeds, configs, GROUPS, SIZE, ["won"])
+    trained = await comparison.measure(plays, *held_out)
+    rule = [play(corner_player, s, winning_tile=WINNING_TILE).won for s in held_out[1]]
+    found = comparison.compare(untrained, trained, rule, "corner rule", tries)
+    say(f"{model.name}: {found.table()}")
+    curve = [100 * won for won in model.history().query("split == 'train'").won]
+    return {"seed": seed, **found.summary(), "seconds": seconds, "won_in_training": curve, "validation": found.validation}
+
+
+def measure(seeds: list[int], turn_discount: float) -> dict:
+    """Train from each seed."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, seed)) for seed in seeds]
-    ratio = fmean(run["after"] for run in runs) / fmean(run["before"] for run in runs)
-    return {"runs": runs, "ratio": ratio}
+        runs = [asyncio.run(measure_seed(folder, seed, turn_discount)) for seed in seeds]
+    ratio = fmean(run["trained_best"] for run in runs) / fmean(run["untrained_best"] for run in runs)
+    return {"turn_discount": turn_discount, "runs": runs, "ratio": ratio}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
+    parser.add_argument("--turn-discount", type=float, default=TURN_DISCOUNT, help="weight of a reward one turn later")
     arguments = parser.parse_args()
-    print_result("rise", lambda: measure(arguments.seeds))
+    print_result("rise", lambda: measure(arguments.seeds, arguments.turn_discount))

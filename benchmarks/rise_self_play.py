@@ -1,8 +1,8 @@
-"""How far demonstrations and then self-play take the player of notebook tic_tac_toe, from several seeds.
+"""The results of the notebook on tic-tac-toe with other seeds: training on demonstrations, then self-play.
 
-`python -m benchmarks.rise_self_play --seeds 1 2` runs the notebook's own cells, up to the measurement after self-play, with
-another seed of the backend (the adapter's start and every draw), and prints one JSON line: for each seed what the notebook
-prints as results, in percent of 400 test games, and `claims`: whether its assertions hold, or the first that does not.
+`python -m benchmarks.rise_self_play --seeds 1 2` executes the notebook's cells, up to the evaluation after self-play,
+with another seed of the backend (initial adapter and all samples). It prints one JSON line: for each seed the notebook's
+results, in percent of 400 test games, and `claims`: "hold", or the first assertion of the notebook that fails.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from pathlib import Path
 
 from benchmarks.result import print_result, say
 
-NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "tic_tac_toe.ipynb"
+NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "03_tic_tac_toe.ipynb"
 BACKEND = 'LocalBackend(path=".art", '
 
 
 def program(folder: str, seed: int) -> str:
-    """The notebook's code up to the cell with the tag `result`, whose files lie in `folder`."""
+    """Return the notebook's code up to the cell with the tag `result`, with its files in `folder`."""
     cells = [cell for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
     last = next(i for i, cell in enumerate(cells) if "result" in cell["metadata"].get("tags", []))
-    code = "\n".join("".join(cell["source"]) for cell in cells[1 : last + 1])  # the first one is for Colab
+    code = "\n".join("".join(cell["source"]) for cell in cells[1 : last + 1])  # the first cell is for Colab
     assert BACKEND in code
     code = code.replace(BACKEND, f"{BACKEND}seed={seed}, ").replace('".art', f'"{Path(folder).as_posix()}')
     return code.replace("../data", str(NOTEBOOK.parent.parent / "data"))
 
 
 def measure_seed(seed: int) -> dict:
-    """What the notebook prints as results with this seed."""
+    """Return the results that the notebook prints with this seed."""
     say(f"seed {seed}")
     printed, claims = io.StringIO(), "hold"
     with tempfile.TemporaryDirectory() as folder, redirect_stdout(printed):

@@ -1,4 +1,4 @@
-"""What benchmarks of a rise share: try held-out scenarios, train on others, try again, and say how much better it went."""
+"""Shared by the benchmarks of learning: evaluate on held-out scenarios, train, evaluate again, and compare."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 
 S = TypeVar("S")
-Play = Callable[[S, float], Awaitable[art.Trajectory]]  # from a scenario and a temperature
+Play = Callable[[S, float], Awaitable[art.Trajectory]]  # of a scenario, at a temperature
 Metrics = dict[str, float]
-Tried = dict[str, list[Metrics]]  # for each of TEMPERATURES the metrics of each scenario
+Results = dict[str, list[Metrics]]  # for each of TEMPERATURES the metrics of each scenario
 
-LAST_SHARE = 0.1  # of the learning rate, at the last step
-TEMPERATURES = {"drawn": 1.0, "used": 0.5}  # as in training, and as one would use it
-
-
-def falling(step: int, steps: int, first: float) -> float:
-    """A learning rate that falls in a line, to LAST_SHARE of the first, at a step counted from 0."""
-    return first * (1 - (1 - LAST_SHARE) * step / max(1, steps - 1))
+FINAL_SHARE = 0.1  # of the learning rate, at the last step
+TEMPERATURES = {"drawn": 1.0, "used": 0.5}  # as in training, and as in deployment
 
 
-def pay_calls(trajectory: art.Trajectory, gains: Iterable[float]) -> None:
-    """Each answer of the model is paid what its calls earned. gains: of each call; an answer without one counts as one."""
-    left = iter(gains)
+def decayed_rate(step: int, steps: int, first: float) -> float:
+    """Return the learning rate at a step, counted from 0. Decays linearly from `first` to FINAL_SHARE of it."""
+    return first * (1 - (1 - FINAL_SHARE) * step / max(1, steps - 1))
+
+
+def reward_answers(trajectory: art.Trajectory, call_rewards: Iterable[float]) -> None:
+    """Set the turn reward of each answer to the sum of its calls' rewards. An answer without a call has one reward."""
+    rewards = iter(call_rewards)
     answers = trajectory.choices()
-    trajectory.turn_rewards = [sum(islice(left, max(1, len(said.message.tool_calls or [])))) for said in answers]
+    trajectory.turn_rewards = [sum(islice(rewards, max(1, len(a.message.tool_calls or [])))) for a in answers]
     trajectory.reward = sum(trajectory.turn_rewards)
 
 
@@ -46,18 +46,37 @@ async def before_and_after(
     groups: int,
     size: int,
     shown: Collection[str],
-) -> tuple[Tried, Tried, float]:
-    """(held-out scenarios tried before training, and after it; seconds of training).
+) -> tuple[Results, Results, float]:
+    """Evaluate on the held-out scenarios, train, evaluate again. Returns both results and the seconds of training.
 
-    configs: one a step, which has `groups` groups of `size` trajectories, on scenarios of its own until there are no more.
-    shown: the metrics whose means are said on the way.
+    configs, groups, size, shown: see `train`.
     """
-    before, started = await tried(model.name, play, held_out, shown), time.perf_counter()
+    before = await evaluate(model.name, play, held_out, shown)
+    seconds = await train(model, play, scenarios, configs, groups, size, shown)
+    return before, await evaluate(model.name, play, held_out, shown), seconds
+
+
+async def train(
+    model: art.TrainableModel,
+    play: Play[S],
+    scenarios: Sequence[S],
+    configs: Sequence[art.TrainConfig],
+    groups: int,
+    size: int,
+    shown: Collection[str],
+    after_each: Callable[[art.TrajectoryGroup], Awaitable[art.TrajectoryGroup | None]] | None = None,
+) -> float:
+    """Train for one step per config, each on `groups` groups of `size` trajectories. Returns seconds.
+
+    scenarios: used in order, one per group, from the beginning again after the last. shown: metrics whose means are printed
+    after each step. after_each: applied to each gathered group.
+    """
+    started = time.perf_counter()
     for step, config in enumerate(configs):
         chosen = [scenarios[(step * groups + g) % len(scenarios)] for g in range(groups)]
-        say(f"step {step + 1} of {len(configs)}: " + await train_step(model, play, chosen, size, config, shown))
-    seconds = time.perf_counter() - started
-    return before, await tried(model.name, play, held_out, shown), seconds
+        report = await train_step(model, play, chosen, size, config, shown, after_each)
+        say(f"{model.name}: step {step + 1} of {len(configs)}: {report}")
+    return time.perf_counter() - started
 
 
 async def train_step(
@@ -67,22 +86,23 @@ async def train_step(
     size: int,
     config: art.TrainConfig,
     shown: Collection[str],
+    after_each: Callable[[art.TrajectoryGroup], Awaitable[art.TrajectoryGroup | None]] | None = None,
 ) -> str:
-    """Trains on a group of each chosen scenario; the means of what was gathered, the seconds of gathering and updating."""
+    """Train on one group per chosen scenario. Returns the means of the metrics and the seconds of gathering and updating."""
     started = time.perf_counter()
     groups = [art.TrajectoryGroup(play(scenario, TEMPERATURES["drawn"]) for _ in range(size)) for scenario in chosen]
-    played = await art.gather_trajectory_groups(groups, pbar_desc=None)
+    played = await art.gather_trajectory_groups(groups, pbar_desc=None, after_each=after_each)
     gathered = time.perf_counter()
     await model.train(played, config)
     trajectories = [trajectory for group in played for trajectory in group]
     means = {name: fmean(t.metrics[name] for t in trajectories) for name in shown}
     means["reward"] = fmean(t.reward for t in trajectories)
-    said = [f"{name} {mean:.2f}" for name, mean in means.items()]
-    return ", ".join([*said, f"{gathered - started:.1f} + {time.perf_counter() - gathered:.1f} s"])
+    report = [f"{name} {mean:.2f}" for name, mean in means.items()]
+    return ", ".join([*report, f"{gathered - started:.1f} + {time.perf_counter() - gathered:.1f} s"])
 
 
-async def tried(name: str, play: Play[S], scenarios: Sequence[S], shown: Collection[str]) -> Tried:
-    """One trajectory of each scenario in each way of sampling; `name` says whose."""
+async def evaluate(name: str, play: Play[S], scenarios: Sequence[S], shown: Collection[str]) -> Results:
+    """Play each scenario once at each temperature. Returns the metrics. name: the model's, for the printed line."""
     found = {}
     for kind, temperature in TEMPERATURES.items():
         trajectories = await art.gather_trajectories([play(s, temperature) for s in scenarios], pbar_desc=None)
@@ -92,9 +112,9 @@ async def tried(name: str, play: Play[S], scenarios: Sequence[S], shown: Collect
 
 
 def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int]) -> dict[str, dict[str, float]]:
-    """For each metric its means before and after, and the mean rise with its 95% interval, paired by scenario.
+    """Return for each metric its means before and after, and the mean rise with a 95% interval, paired by scenario.
 
-    measured: metric -> its unit, 100 for percent.
+    measured: metric -> its factor, 100 for percent.
     """
     return {name: paired([m[name] for m in before], [m[name] for m in after], unit) for name, unit in measured.items()}
 
@@ -102,23 +122,28 @@ def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int])
 def of_seeds(
     measure_seed: Callable[..., Any], metric: str, seeds: list[int], split: str, reward: str, **fewer: int
 ) -> dict[str, Any]:
-    """What `measure_seed(folder, seed, split, reward)` finds from each seed; `ratio`: the metric, drawn, after over before.
+    """Run `measure_seed(folder, seed, split, reward)` for each seed. `ratio`: of the metric at temperature 1.
 
-    fewer: `steps` and `count` (scenarios) for a quick look.
+    fewer: `steps` and `count` (scenarios) for a quick run.
     """
     with tempfile.TemporaryDirectory() as folder:
         runs = [asyncio.run(measure_seed(folder, seed, split, reward, **fewer)) for seed in seeds]
-    before, after = (fmean(run["drawn"][metric][when] for run in runs) for when in ("before", "after"))
-    return {"split": split, "reward": reward, "runs": runs, "ratio": after / before if before else None}
+    return {"split": split, "reward": reward, "runs": runs, "ratio": ratio_of_means([run["drawn"][metric] for run in runs])}
+
+
+def ratio_of_means(runs: Sequence[dict[str, float]]) -> float | None:
+    """Return the mean `after` over the mean `before`, or None if the latter is 0."""
+    before, after = (fmean(run[when] for run in runs) for when in ("before", "after"))
+    return after / before if before else None
 
 
 def command(
     benchmark: str, doc: str | None, measure: Callable[..., dict], splits: Iterable[str], rewards: Sequence[str]
 ) -> None:
-    """The command line of such a benchmark; the first reward is the usual one."""
+    """Run the command line of a benchmark. The first reward is the default."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--split", choices=list(splits), default="test", help="whose scenarios are tried")
-    parser.add_argument("--reward", choices=rewards, default=rewards[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
+    parser.add_argument("--split", choices=list(splits), default="test", help="of the held-out scenarios")
+    parser.add_argument("--reward", choices=rewards, default=rewards[0], help="the reward of training, see above")
     a = parser.parse_args()
     print_result(benchmark, lambda: measure(a.seeds, a.split, a.reward))

@@ -1,18 +1,18 @@
-"""How fast games are gathered through the public API, against stock TRL with environment_factory.
+"""Throughput of games through the public API, compared with stock TRL with environment_factory.
 
-`python -m benchmarks.rollout` prints one JSON line. `ratio`: sampled tokens a second of gathering 64 games of
-40 turns, over those of stock TRL's generation phase (`GRPOTrainer._generate`, nothing else of it) in the same
-run: same base model and adapter, prompts, tool schema and tool results, limit of tokens per turn, temperature
-1. Ours counts all of `gather_trajectory_groups`. On both sides the games are of `EndlessEnvironment`, and end
-after exactly 40 turns, or at an answer without a tool call, because TRL's loop can't go on from there
-(`turns` says how long they were in the mean). It stops if the two sides did not read the same prompts.
+`python -m benchmarks.rollout` prints one JSON line. `ratio`: sampled tokens per second of gathering 64 games of 40 turns,
+over those of stock TRL's generation phase (`GRPOTrainer._generate` alone) in the same run: same base model and adapter,
+prompts, tool schema and results, token limit per turn, temperature 1. Ours is the time of `gather_trajectory_groups`. The
+games of both sides are of `EndlessEnvironment` and end after 40 turns, or with an answer without a tool call, where TRL's
+loop ends (`turns` is the mean length). Raises SystemExit if the two sides had different prompts.
 
-`turn_cost_ratio`: a second measurement, of ours alone: what turn 80 of 64 games costs over what turn 10 of 64 others does.
-The two sets are played in turn, around those turns, and the ratio is the median of nine pairs. A malformed answer ends no
-game there, so that late turns do not look cheap because games are missing.
+`turn_cost_ratio`: a second measurement, of ours alone: the time of turn 80 of 64 games over that of turn 10 of 64 others.
+Turns of the two sets alternate, and the ratio is the median of nine pairs. A malformed answer does not end these games,
+so that late turns are as many as early ones.
 
-`python -m benchmarks.rollout --task email` races on the email task: see benchmarks/rollout_email.py. With `--model real` the
-real language model answers, against itself in float32: see benchmarks/rollout_real.py.
+`--task email`, `code` and `retail` measure other tasks: see benchmarks/rollout_email.py, rollout_code.py and
+rollout_service.py. `--model real` compares the real language model with itself in float32: see
+benchmarks/rollout_real.py.
 """
 
 from __future__ import annotations
@@ -27,37 +27,35 @@ from statistics import median
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
-from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment
 from benchmarks import rollout_code, rollout_email, rollout_real, rollout_service
 from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
 from benchmarks.result import print_result, say
+from game_2048 import MOVE_TOOL, Game, Game2048Environment
 
 MAX_TOKENS = 16  # of one answer; a move takes 5
 
 
 class EndlessEnvironment(Game2048Environment):
-    """2048 where a game lasts for as many turns as its player takes, however badly it is played.
+    """2048 without an end, so that the number of turns does not depend on the moves.
 
-    An illegal move changes nothing and ends nothing; a board that is won or stuck makes way for a new game's. The
-    player's loop sets the length, 40 turns in this benchmark: `play` by its `turns`, TRL by
-    max_tool_calling_iterations.
+    An illegal move changes nothing; a game that is won or stuck is replaced by a new one. The caller's loop limits the
+    number of turns: `play` by `turns`, TRL by max_tool_calling_iterations.
     """
 
-    def move(self, direction: str) -> str:
+    def move(self, direction: str) -> str:  # documented below
         self.game.move(str(direction))
         if self.game.ended_by in ("won", "stuck"):
             self.game = Game(self.game.seed + 10_000_000, self.size, self.winning_tile)
         self.game.ended_by = None
         return self.game.render()
 
-    move.__doc__ = Game2048Environment.move.__doc__  # the tool's schema is made from it
+    move.__doc__ = Game2048Environment.move.__doc__  # the tool's schema is generated from it
 
 
 class Play:
-    """A game as TRL's loop plays it, turn by turn.
+    """A game, turn by turn, as in TRL's loop.
 
-    goes_on: after a malformed answer the board is shown again and the game goes on, where TRL's loop ends. So there are as
-    many games at a late turn as at an early one.
+    goes_on: after a malformed answer the board is shown again, where TRL's loop would end, so that no game ends early.
     """
 
     def __init__(self, model: art.TrainableModel, seed: int, goes_on: bool = False):
@@ -67,7 +65,7 @@ class Play:
         self.client = model.openai_client()
 
     async def turn(self) -> bool:
-        """One answer, and what the game says to it. Returns whether there is a next turn."""
+        """Sample one answer and make its calls. Returns whether there is a next turn."""
         completion = await self.client.chat.completions.create(
             model=self.model.get_inference_name(),
             messages=self.trajectory.messages(),
@@ -77,13 +75,13 @@ class Play:
         choice = completion.choices[0]
         calls = choice.message.tool_calls or []
         again = [{"role": "user", "content": self.environment.game.render()}] if self.goes_on else []
-        said = [tool_message(self.environment, call) for call in calls] or again
-        self.trajectory.messages_and_choices += [choice, *said]
-        return bool(said)
+        results = [tool_message(self.environment, call) for call in calls] or again
+        self.trajectory.messages_and_choices += [choice, *results]
+        return bool(results)
 
 
 async def play(model: art.TrainableModel, seed: int, turns: int) -> art.Trajectory:
-    """One game of at most `turns` turns; it ends with an answer, as TRL's does."""
+    """Play one game of at most `turns` turns. It ends with an answer, as in TRL."""
     game = Play(model, seed)
     for _ in range(turns):
         if not await game.turn():
@@ -96,33 +94,32 @@ async def play(model: art.TrainableModel, seed: int, turns: int) -> art.Trajecto
 
 
 def tool_message(environment: EndlessEnvironment, call) -> dict:
-    """What TRL's loop answers to a tool call, the model's mistakes included."""
+    """Return TRL's message for a tool call, including its error messages."""
     name = call.function.name
     try:
         if name != "move":
             raise ValueError(f"Tool {name} not found.")
         content = environment.move(**json.loads(call.function.arguments))
-    except Exception as error:  # as TRL does: the model is told of any error
+    except Exception as error:  # as in TRL, where the model reads any error
         content = str({"error": str(error)})
     return {"role": "tool", "tool_call_id": call.id, "content": content}
 
 
 def games(model: art.TrainableModel, groups: int, size: int, turns: int) -> list:
-    """Groups of games to be played, each group from a seed of its own."""
+    """Return groups of games to gather; the seed differs by group."""
     return [[play(model, seed, turns) for _ in range(size)] for seed in range(groups)]
 
 
 async def measure_ours(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
-    """`gather` with nothing cached, after a few turns of another model have warmed torch up."""
+    """Gather the games with an empty cache, after a warm-up with another model."""
     await gather(games(await registered(folder, base, "warm-up"), groups, size, turns=2))
     return await gather(games(await registered(folder, base, "model"), groups, size, turns))
 
 
 async def turn_costs(folder: str, base: str, games: int, late: int, early: int = 10, pairs: int = 9) -> dict:
-    """Median seconds that a turn of all games takes at turn `early` and at turn `late`, and the median of their ratio.
+    """Return the median seconds of a turn of all games at turns `early` and `late`, and the median of their ratio.
 
-    Two sets of games are played up to those turns, and from there on in turn, one turn of each: a machine that is slower for
-    a while is slower for both.
+    Two sets of games are played up to those turns and then alternately, so that a slow phase of the machine affects both.
     """
     model = await registered(folder, base, "long")
     sets = {first: [Play(model, first + seed, goes_on=True) for seed in range(games)] for first in (early, late)}
@@ -141,16 +138,17 @@ async def turn_costs(folder: str, base: str, games: int, late: int, early: int =
 
 
 def measure_stock(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
-    """The same games by stock TRL."""
+    """Generate the same games with stock TRL."""
     seeds = [{"seed": seed} for seed in range(groups)]
     return stock_generation(folder, base, seeds, size, EndlessEnvironment, turns, MAX_TOKENS)
 
 
 def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
+    """Compare both sides, and early with late turns."""
     with tempfile.TemporaryDirectory() as folder:
         say(f"ours: {groups * size} games of {turns} turns")
         ours = asyncio.run(measure_ours(folder, base, groups, size, turns))
-        say(f"ours: turn {late} of {groups * size} games against turn 10 of as many")
+        say(f"ours: turn {late} of {groups * size} games, compared with turn 10")
         costs = asyncio.run(turn_costs(folder, base, groups * size, late))
         say(f"stock TRL: {groups * size} games of {turns} turns")
         stock = measure_stock(folder, base, groups, size, turns)
@@ -158,14 +156,15 @@ def measure(base: str, groups: int, size: int, turns: int, late: int) -> dict:
 
 
 def main() -> None:
+    """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--task", choices=["2048", "email", "code", "retail"], default="2048")
     parser.add_argument("--model", choices=["nano", "real"], default="nano")
-    parser.add_argument("--base", help="folder or hub name of the base model; by default the task's nano model")
-    parser.add_argument("--groups", type=int, help="by default 8 of 2048, 16 of the others")
-    parser.add_argument("--size", type=int, default=8, help="games or searches in a group")
-    parser.add_argument("--turns", type=int, default=80, help="the late turn whose cost is compared with turn 10's")
-    parser.add_argument("--game-turns", type=int, default=40, help="turns of a game of the race against TRL")
+    parser.add_argument("--base", help="folder or hub name of the base model (default: the task's nano model)")
+    parser.add_argument("--groups", type=int, help="number of groups (default: 8 for 2048, 16 for other tasks)")
+    parser.add_argument("--size", type=int, default=8, help="rollouts per group")
+    parser.add_argument("--turns", type=int, default=80, help="the late turn that is compared with turn 10")
+    parser.add_argument("--game-turns", type=int, default=40, help="turns per game in the comparison with TRL")
     a = parser.parse_args()
     if a.model == "real":
         print_result("rollout_real", lambda: rollout_real.measure(a.base or "", a.groups or 8, a.size))

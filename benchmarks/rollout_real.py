@@ -1,9 +1,8 @@
-"""How fast the real model answers, as the course runs it, against float32: `python -m benchmarks.rollout --model real`.
+"""Throughput of the real model with default settings, compared with float32: `python -m benchmarks.rollout --model real`.
 
-64 conversations at a time: the mails of notebook 05, 8 answers to each of 8, of up to 16 tokens. `ratio`: tokens
-sampled a second by the model as it is loaded where nothing is said, over those of the same model in float32.
-`ratio_under_load`: the same while another process keeps one core busy. The two sides take turns, and the median of
-their rounds counts.
+64 conversations at a time: the emails of notebook 06, 8 answers to each of 8, of up to 16 tokens. `ratio`: tokens sampled
+per second by the model with its default dtype, over those of the same model in float32. `ratio_under_load`: the same
+while another process keeps one core busy. The two sides alternate; the median of their rounds counts.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from random import Random
 from statistics import median
 
 import art_nb as art
-from art_nb.real_model import smollm2
 from benchmarks.gathering import gather, registered
 from benchmarks.result import say
+from course.real_model import smollm2
 
 SYSTEM = {"role": "system", "content": "You answer with a number and nothing else."}
 THINGS = {
@@ -34,7 +33,7 @@ MAX_TOKENS = 7
 
 
 def scenario(split: str, number: int) -> tuple[str, int]:
-    """A mail with a question, and the price that is asked for, as notebook 05 makes them."""
+    """Return an email with a question, and the correct price, as in notebook 06."""
     draw = Random(f"{split} {number}")
     (a, b), (x, y) = draw.sample(THINGS[split].split(), 2), draw.sample(range(11, 200), 2)
     person = draw.choice(PEOPLE[split].split())
@@ -48,14 +47,14 @@ def prompt(text: str) -> list[dict]:
 
 
 def names(answer: str, price: int) -> bool:
-    """Whether the last number of the answer is the price."""
+    """Return whether the last number of the answer is the price."""
     return re.findall(r"\d+", answer)[-1:] == [str(price)]
 
 
 async def rollout(
     model: art.TrainableModel, split: str, number: int, max_tokens: int = MAX_TOKENS
 ) -> art.Trajectory:
-    """One answer, paid as in notebook 05."""
+    """Return one answer with the reward of notebook 06."""
     text, price = scenario(split, number)
     messages = prompt(text)
     completion = await model.openai_client().chat.completions.create(
@@ -66,13 +65,13 @@ async def rollout(
 
 
 def answers(model: art.TrainableModel, groups: int, size: int, max_tokens: int = MAX_TOKENS) -> list:
-    """Groups of answers to be given."""
+    """Return groups of rollouts to gather."""
     return [[rollout(model, "train", g, max_tokens) for _ in range(size)] for g in range(groups)]
 
 
 @contextmanager
 def another_process() -> Iterator[None]:
-    """Inside, a process computes as fast as it can."""
+    """Keep one core busy with another process."""
     run = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         yield
@@ -82,7 +81,7 @@ def another_process() -> Iterator[None]:
 
 
 async def speeds(models: dict[str, art.TrainableModel], groups: int, size: int, rounds: int) -> dict[str, float]:
-    """Tokens a second of each model: the median of its rounds, after one to warm up."""
+    """Return tokens per second of each model, the median of its rounds after a warm-up."""
     found: dict[str, list[float]] = {name: [] for name in models}
     for _ in range(1 + rounds):
         for name, model in models.items():

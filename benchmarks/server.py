@@ -1,16 +1,16 @@
-"""What serving costs: 64 clients that stream over HTTP, against the same questions asked in process.
+"""Overhead of serving: 64 clients that stream over HTTP, compared with the same requests in process.
 
-`python -m benchmarks.server [seconds]` prints one JSON line. Each client shows the nano model of the course a board, reads
-the stream to its end and asks anew, for so many seconds in all (60). The temperature is so high that it rambles: an answer
-has about 64 tokens, not the two of a move. The ways take turns, in rounds of 15 seconds, so that whatever else the machine
-does meets all of them alike: in process whole, in process streamed, over HTTP.
+`python -m benchmarks.server [seconds]` prints one JSON line. Each client sends a board to the course's nano model, reads
+the stream to its end and repeats, for 60 seconds in all by default. The temperature is so high that an answer has about
+64 tokens instead of the two of a move. Three modes alternate in rounds of 15 seconds, so that other work on the machine
+affects all: in process, in process with streaming, and over HTTP.
 
-The server is a process of its own, as `art-nb serve` starts it, and so are the 64 clients, `openai`'s own. All of it shares
-the machine, while a sampler in process has it to itself. `ratio` is sampled tokens a second over HTTP over those in process,
-with the same model, number of askers, prompts, limit of tokens and threads of torch. `cpu_us_per_token`: what a token takes
-of the processors, by process. `tokens_per_chunk`: of so many streams the server sends several tokens at once.
-`first_token_ms`: median time from asking to the first text. `errors`: requests that failed. `server_mib`: its memory after
-the first and the last round; `left`: conversations that it still decodes when nobody listens any more.
+The server is a separate process, as started by `art-nb serve`, and the 64 `openai` clients are another. They share the
+machine, while a sampler in process has it alone. `ratio`: sampled tokens per second over HTTP over those in process, with
+the same model, number of clients, prompts, token limit and torch threads. `cpu_us_per_token`: CPU time per token, by
+process. `tokens_per_chunk`: mean number of tokens per streamed chunk. `first_token_ms`: median time from the request to
+the first text. `errors`: failed requests. `server_mib`: the server's memory after the first and the last round. `left`:
+conversations still active on the server after all clients are done.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ import psutil
 from openai import AsyncOpenAI
 
 import art_nb as art
-from art_nb.tasks.game_2048 import Game
 from benchmarks.gathering import BASE
 from benchmarks.result import print_result, say
+from game_2048 import Game
 
 CLIENTS, TOKENS, PORT, TOKEN = 64, 64, 8765, "a-token-of-the-benchmark"
-ROUND, BEGIN = 15.0, 2.0  # seconds; of a round, and those at its beginning that don't count
-HOT = 20.0  # temperature
+ROUND, BEGIN = 15.0, 2.0  # seconds of a round, and of its warm-up
+TEMPERATURE = 20.0
 URL, KEY = f"http://127.0.0.1:{PORT}", {"authorization": f"Bearer {TOKEN}"}
 Ask = Callable[[str], Awaitable[None]]
 
 
 async def keep_asking(ask: Ask, seconds: float) -> None:
-    """64 askers at once, each with boards of its own, until the time is over."""
+    """Run 64 concurrent clients, each with its own boards, until the time is over."""
     until = time.monotonic() + seconds
 
     async def one(seed: int) -> None:
@@ -57,7 +57,7 @@ async def keep_asking(ask: Ask, seconds: float) -> None:
 
 
 async def a_round(ask: Ask, sampled: Callable[[], Awaitable[int]], processes: list[psutil.Process]) -> list[float]:
-    """While all of them ask: tokens sampled, seconds, and processor seconds of each process."""
+    """Measure one round. Returns sampled tokens, seconds, and CPU seconds of each process."""
 
     async def now() -> list[float]:
         return [await sampled(), time.monotonic(), *(sum(each.cpu_times()[:2]) for each in processes)]
@@ -72,7 +72,7 @@ async def a_round(ask: Ask, sampled: Callable[[], Awaitable[int]], processes: li
 
 
 class InProcess:
-    """The sampler beside the askers."""
+    """The sampler in the process of the clients."""
 
     def __init__(self, folder: str):
         self.backend = art.LocalBackend(path=folder, engine="transformers")
@@ -81,31 +81,31 @@ class InProcess:
     async def round(self, stream: bool) -> list[float]:
         if not self.model._backend:
             await self.model.register(self.backend)
-        client, sampler = self.model.openai_client(), self.backend._of(self.model).sampler
+        client, sampler = self.model.openai_client(), self.backend.loaded(self.model).sampler
 
         async def ask(board: str) -> None:
             answer = await client.chat.completions.create(
                 model=self.model.get_inference_name(), messages=[{"role": "user", "content": board}], max_tokens=TOKENS,
-                temperature=HOT, stream=stream,
+                temperature=TEMPERATURE, stream=stream,
             )  # fmt: skip
             if stream:
                 async for _ in answer:
                     pass
 
         async def sampled() -> int:
-            return sampler.tokens_sampled
+            return sampler.decoder.tokens_sampled
 
         return await a_round(ask, sampled, [psutil.Process()])
 
 
 def clients(orders: Connection) -> None:
-    """The process of the 64 clients: a round for each process id of the server that it is sent, until None."""
+    """Run the process of the 64 clients: one round for each received process id of the server, until None."""
     while (server := orders.recv()) is not None:
         orders.send(asyncio.run(over_http(psutil.Process(server))))
 
 
 async def over_http(server: psutil.Process) -> tuple[list[float], list[float], list[float], list[str]]:
-    """A round's numbers, of the server and of the clients; of each answer tokens a chunk, seconds to the first; errors."""
+    """Run one round. Returns (numbers of server and clients, tokens per chunk, seconds to the first text, errors)."""
     sizes: list[float] = []
     waits: list[float] = []
     errors: list[str] = []
@@ -118,7 +118,7 @@ async def over_http(server: psutil.Process) -> tuple[list[float], list[float], l
             try:
                 stream = await client.chat.completions.create(
                     model="nano", messages=[{"role": "user", "content": board}], max_tokens=TOKENS, stream=True,
-                    temperature=HOT,
+                    temperature=TEMPERATURE,
                 )  # fmt: skip
                 async for chunk in stream:
                     if chunk.choices[0].delta.content:
@@ -140,12 +140,14 @@ async def sampling(http: httpx.AsyncClient) -> dict:
 
 
 def measure(seconds: float) -> dict:
+    """Start server and clients, and measure the three modes."""
     spawn = multiprocessing.get_context("spawn")
     orders, theirs = spawn.Pipe()
     asking = spawn.Process(target=clients, args=[theirs], daemon=True)
     asking.start()
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "art_nb", "serve", f"--port={PORT}", f"--path={folder}", "--engine=transformers"]
+        command += ["--base-models", f"nano={BASE}"]
         server = subprocess.Popen(
             [*command, "--rate=100000"], env={**os.environ, "ART_NB_TOKEN": TOKEN}, stdout=sys.stderr.fileno()
         )
@@ -160,7 +162,7 @@ def measure(seconds: float) -> dict:
 
 
 def wait_for_server() -> None:
-    """Until it runs and has loaded the model."""
+    """Wait until the server runs and has loaded the model."""
     while True:
         try:
             asked = {"model": "nano", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}

@@ -1,4 +1,4 @@
-"""What benchmarks.time_to_skill has both sides learn: the tasks of notebooks 02, 03 and 05, as either side plays them."""
+"""The tasks of benchmarks.time_to_skill: those of notebooks 02, 04 and 06, for both sides."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
-from art_nb.real_model import smollm2
-from art_nb.tasks.email_search import MAX_TURNS as MAX_CALLS
-from art_nb.tasks.email_search import EmailSearchEnvironment, Scenario
-from art_nb.tasks.email_search import scenarios as questions
-from art_nb.tasks.game_2048 import MOVE_TOOL, Game, Game2048Environment, outcome_reward
-from art_nb.tasks.game_2048 import scenarios as games
 from benchmarks import rise_email, rise_real, rollout_email, rollout_real
 from benchmarks.gathering import BASE
 from benchmarks.rollout import MAX_TOKENS
+from course.real_model import smollm2
+from email_search import MAX_TURNS as MAX_CALLS
+from email_search import EmailSearchEnvironment, Scenario
+from email_search import scenarios as questions
+from game_2048 import MOVE_TOOL, Game, Game2048Environment, outcome_reward
+from game_2048 import scenarios as games
 
 WINNING_TILE = 128
 GROUPS, SIZE = 4, 16
@@ -28,13 +28,13 @@ MAX_TURNS = 200  # more than a game up to the tile 128 has
 
 @dataclass(frozen=True)
 class Skill:
-    """What is learned from which base model, and how.
+    """A task and its training settings.
 
-    rise: of the share of held-out scenarios that succeed, at which it is learned. config: a constant learning rate, as how
-    many steps it takes is the question. training: scenario by number, from 0. held_out: so many. play: ours.
-    play_as_stock: as stock TRL has learned to play. succeeds: whether a trajectory did. row: of stock TRL's dataset.
-    stock: its other settings. batch_size: stock TRL's fastest, see benchmarks.learner. engine: ours, the notebook's.
-    count: held-out scenarios to try.
+    base: the base model. rise: of the held-out success rate, at which the run ends. groups, size: per step. config: with a
+    constant learning rate, because the number of steps is not known. training: number from 0 -> scenario. held_out: count ->
+    scenarios. play: our rollout. play_as_stock: a rollout in the format of stock TRL's training. succeeds: of a trajectory.
+    row: scenario -> row of stock TRL's dataset. stock: its other settings. batch_size: stock TRL's fastest, see
+    benchmarks.learner. engine: ours, as in the notebook. count: number of held-out scenarios.
     """
 
     base: Callable[[], str]
@@ -54,9 +54,11 @@ class Skill:
     count: int = 200
 
 
-async def game(model: art.TrainableModel, seed: int, by_tool: bool) -> art.Trajectory:
-    """One game, each turn with its reward; by tool calls in one conversation, or from each board alone."""
-    played = Game(seed, winning_tile=WINNING_TILE)
+async def game(
+    model: art.TrainableModel, seed: int, by_tool: bool, winning_tile: int = WINNING_TILE, temperature: float = 1.0
+) -> art.Trajectory:
+    """Play one game with turn rewards: by tool calls in one conversation, or with the current board alone as prompt."""
+    played = Game(seed, winning_tile=winning_tile)
     trajectory = art.Trajectory(messages_and_choices=[])
     client, extra = model.openai_client(), {"tools": [MOVE_TOOL]} if by_tool else {}
     reply_to: dict = {"role": "user"}
@@ -67,6 +69,7 @@ async def game(model: art.TrainableModel, seed: int, by_tool: bool) -> art.Traje
             model=model.get_inference_name(),
             messages=trajectory.messages() if by_tool else [board],
             max_tokens=MAX_TOKENS,
+            temperature=temperature,
             **extra,
         )
         choice = completion.choices[0]
@@ -79,15 +82,22 @@ async def game(model: art.TrainableModel, seed: int, by_tool: bool) -> art.Traje
     return trajectory
 
 
+async def won(model: art.TrainableModel, count: int) -> list[bool]:
+    """Return for each of the first `count` test games whether the model wins, at temperature 1."""
+    playing = [game(model, seed, by_tool=False) for seed in games("test", count)]
+    played = await art.gather_trajectories(playing, pbar_desc=None)
+    return [bool(trajectory.metrics["won"]) for trajectory in played]
+
+
 def direction(choice: Choice) -> str | None:
-    """The direction of the answer's tool call; None, which ends a game as malformed, unless there is just one."""
+    """Return the direction of the answer's single tool call, else None, which ends a game as malformed."""
     calls = choice.message.tool_calls or []
     arguments = json.loads(calls[0].function.arguments) if len(calls) == 1 else None
     return str(arguments.get("direction")) if isinstance(arguments, dict) else None
 
 
 def game_2048(by_tool: bool = False) -> Skill:
-    """by_tool: ours plays by tool calls, too, so that only the reward differs."""
+    """Return the task of notebook 02. by_tool: ours uses tool calls as well, so that only the reward differs."""
     return Skill(
         lambda: str(BASE), 0.2, GROUPS, SIZE, art.TrainConfig(learning_rate=1.5e-3, turn_discount=0.5),
         training=lambda number: number, held_out=lambda count: list(games("val", count)),
@@ -103,18 +113,19 @@ def game_2048(by_tool: bool = False) -> Skill:
 
 
 class PaidForAnswers(EmailSearchEnvironment):
-    """The search, paid 1 for a correct answer."""
+    """The search with reward 1 for a correct answer and 0 otherwise."""
 
     def get_reward(self) -> float:
-        return self.search.metrics()["correct"]
+        """Return 1 for a correct answer, else 0."""
+        return self.episode.metrics()["correct"]
 
 
 def email() -> Skill:
-    """Both sides play alike and are paid for correct answers alone.
+    """Return the task of notebook 04. Both sides get reward 1 for a correct answer and 0 otherwise.
 
-    Notebook 03 takes 1 off for a malformed call, which never reaches an environment of TRL's.
+    The notebook's penalty for malformed calls is left out, because these never reach an environment in TRL.
     """
-    asked = questions("train")
+    training_questions = questions("train")
 
     async def play(model: art.TrainableModel, scenario: Scenario) -> art.Trajectory:
         trajectory = await rollout_email.rollout(model, scenario)
@@ -123,7 +134,8 @@ def email() -> Skill:
 
     return Skill(
         lambda: str(rollout_email.EMAIL_BASE), 0.2, rise_email.GROUPS, rise_email.SIZE, art.TrainConfig(learning_rate=2e-3),
-        training=lambda number: asked[number % len(asked)], held_out=lambda count: questions("val", count),
+        training=lambda number: training_questions[number % len(training_questions)],
+        held_out=lambda count: questions("val", count),
         play=play, play_as_stock=play,
         succeeds=lambda trajectory: bool(trajectory.metrics["correct"]),
         row=lambda scenario: {"prompt": [{"role": "user", "content": ""}], "scenario": scenario.id},
@@ -136,19 +148,19 @@ def email() -> Skill:
 
 
 def right(completions: list[list[dict]], price: list[int], **_: object) -> list[float]:
-    """The reward of notebook 05, as stock TRL asks for it."""
+    """Return the rewards of notebook 06, as a reward function of TRL."""
     pairs = zip(completions, price, strict=True)
-    return [float(rollout_real.names(answer[0]["content"], asked)) for answer, asked in pairs]
+    return [float(rollout_real.names(answer[0]["content"], expected)) for answer, expected in pairs]
 
 
 def answers() -> Skill:
-    """Short answers of the real model; the reward and the prompts are the same on both sides."""
+    """Return the task of notebook 06, short answers of the real model. Both sides have the same prompts and rewards."""
 
-    def play(model: art.TrainableModel, asked: tuple[str, int]) -> Coroutine[Any, Any, art.Trajectory]:
-        return rollout_real.rollout(model, *asked)
+    def play(model: art.TrainableModel, question: tuple[str, int]) -> Coroutine[Any, Any, art.Trajectory]:
+        return rollout_real.rollout(model, *question)
 
-    def row(asked: tuple[str, int]) -> dict:
-        text, price = rollout_real.scenario(*asked)
+    def row(question: tuple[str, int]) -> dict:
+        text, price = rollout_real.scenario(*question)
         return {"prompt": rollout_real.prompt(text), "price": price}
 
     return Skill(

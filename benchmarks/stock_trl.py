@@ -1,9 +1,8 @@
-"""The baseline: TRL's own GRPOTrainer, on the same base model with the same adapter from the same seed.
+"""The baseline: TRL's GRPOTrainer, with the same base model and initial adapter.
 
-TRL 1.15 computes log-probabilities by a Triton kernel that a CPU build of torch does not have: there the
-published trainer samples but can't train. Unsloth's CPU backend puts plain torch in that kernel's place, so
-it is imported first where the kernel is missing. It changes nothing else of GRPOTrainer, whose class and
-methods stay TRL's.
+TRL 1.15 computes log-probabilities with a Triton kernel that CPU builds of torch lack, so there the published trainer can
+sample but not train. Unsloth's CPU backend replaces the kernel by plain torch and changes nothing else in GRPOTrainer; it
+is imported first where the kernel is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-# No network: the first stops a ping at construction, the second a warning that environment_factory is experimental.
+# The first prevents a network request, the second a warning that environment_factory is experimental.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - after the lines above, and before Unsloth can be imported
@@ -24,8 +23,10 @@ from art_nb.training.policy import Policy, load_policy  # noqa: E402
 
 
 def stock_policy(base: str, seed: int, engine: str = "transformers") -> Policy:
-    """The base model with the adapter that LocalBackend(seed=seed) starts from: through plain transformers and PEFT, or
-    through Unsloth, in the precision that it is stored in."""
+    """Load the base model with the initial adapter of LocalBackend(seed=seed).
+
+    engine: plain transformers and PEFT, or Unsloth in the dtype of the stored weights.
+    """
     return load_policy(base, engine=engine, init_args={"dtype": "auto"} if engine == "unsloth" else None, seed=seed)
 
 
@@ -39,13 +40,10 @@ def stock_trainer(
     reward: Callable | None = None,
     **settings: object,
 ) -> GRPOTrainer:
-    """A GRPOTrainer on `policy`.
+    """Return a GRPOTrainer for `policy`.
 
-    Args:
-        rows: the dataset, one dict per prompt.
-        environment: an `environment_factory` with a `get_reward`.
-        reward: a reward function; with neither every reward is 0.
-        settings: fields of `trl.GRPOConfig`.
+    rows: the dataset, one dict per prompt. environment: an `environment_factory` with a `get_reward`. reward: a reward
+    function; without either all rewards are 0. settings: fields of `trl.GRPOConfig`.
     """
     from datasets import Dataset
 
@@ -67,13 +65,13 @@ def stock_trainer(
 
 
 def need_a_loss() -> None:
-    """Makes sure that GRPOTrainer can train on this torch. Raises: SystemExit saying what to install."""
+    """Make GRPOTrainer able to train with this torch. Raises: SystemExit if Unsloth is missing."""
     if getattr(trl_utils, "_ChunkedLogProbFunction", True) is not None:
         return
     try:
-        import unsloth  # noqa: F401 - imported for what it replaces
+        import unsloth  # noqa: F401 - imported for the kernel that it replaces
     except ImportError as error:
         raise SystemExit(
-            f"stock TRL can't train on torch {torch.__version__}, which has no Triton; `make setup` installs Unsloth, "
-            f"whose CPU backend fills the gap ({error})"
+            f"stock TRL cannot train with torch {torch.__version__}, which lacks Triton ({error}); `make setup` installs "
+            "Unsloth, whose CPU backend replaces it"
         ) from error

@@ -1,21 +1,21 @@
-"""How long training takes until the policy succeeds clearly more often, against stock TRL's GRPOTrainer.
+"""Training time until the success rate has risen by a given amount, compared with stock TRL's GRPOTrainer.
 
-`python -m benchmarks.time_to_skill --seeds 3 [--task 2048|2048-by-tool|email|answers]` prints one JSON line. Seconds of
-training (gathering and updating, nothing else) until the share of held-out scenarios that succeed has risen by `goal`. Both
-sides start from the same base model and adapter, make the same number of rollouts a step at the same, constant learning
-rate, and stop at `--limit` seconds, which then stand for more (`stopped`). The share is measured outside the clock, after
-each step that ends 10 s or more of training after the last measurement, on the same scenarios of the validation split, at
-temperature 1. Each side is judged by its own way of playing.
+`python -m benchmarks.time_to_skill --seeds 3 [--task 2048|2048-by-tool|email|answers]` prints one JSON line. It measures
+the seconds of training (gathering and updating) until the success rate on held-out scenarios has risen by `goal`. Both
+sides start from the same base model and adapter, with the same number of rollouts per step and the same constant learning
+rate, and stop at `--limit` seconds (`stopped`). The clock is paused during evaluation, which follows each step that ends
+at least 10 s of training after the previous evaluation, on the same scenarios of the validation split, at temperature 1.
+Each side is evaluated in its own prompt format.
 
-`2048`: games won, up to the tile 128; 20 points. Ours plays as notebook 02 does: the board alone in each prompt, and a
-reward for each turn. Stock TRL plays through environment_factory, which means a growing conversation of tool calls, and
-learns from the outcome reward. `2048-by-tool` lets ours play by tool calls too, so that only the reward differs. `email`:
-questions of notebook 03 answered; 20 points. `answers`: prices that SmolLM2 reads rightly, as in notebook 05; 50 points. In
-these two both sides play and are paid alike, for what is correct (TRL's loop asks once more after a final answer, see
+`2048`: games won with the tile 128; 20 points. Ours plays as in notebook 02: each prompt is the current board, and each
+turn has a reward. Stock TRL plays through environment_factory, in a growing conversation of tool calls, and learns from
+the outcome reward. In `2048-by-tool` ours uses tool calls as well, so that only the reward differs. `email`: correct
+answers in notebook 04; 20 points. `answers`: correct prices by SmolLM2, as in notebook 06; 50 points. In these two both
+sides have the same prompts and rewards (TRL's loop requests one more answer after a final answer, see
 benchmarks.rollout_email).
 
-`ratio` is stock's mean seconds over ours, a lower bound (`ratio_is_at_least`) when a run of stock was stopped, and null when
-one of ours was.
+`ratio` is the mean seconds of stock TRL over ours; a lower bound (`ratio_is_at_least`) if a run of stock TRL was stopped,
+and null if one of ours was.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import asyncio
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from transformers import TrainerCallback
@@ -35,18 +36,18 @@ from benchmarks.result import print_result, say
 from benchmarks.skills import SKILLS, Skill
 from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
 
-EVERY = 10.0  # seconds of training between two measurements of the share
+EVERY = 10.0  # seconds of training between two evaluations
 
 
 async def share(model: art.TrainableModel, skill: Skill, count: int, as_stock: bool = False) -> float:
-    """The share of `count` held-out scenarios at which the model succeeds."""
+    """Return the success rate on `count` held-out scenarios."""
     play = skill.play_as_stock if as_stock else skill.play
     tries = await art.gather_trajectories([play(model, scenario) for scenario in skill.held_out(count)], pbar_desc=None)
     return sum(map(skill.succeeds, tries)) / count
 
 
 class Race:
-    """One side's run from one seed: its clock, and whether it has arrived."""
+    """The clock and the success rates of one side's run from one seed."""
 
     def __init__(self, side: str, seed: int, limit: float, goal: float):
         self.side, self.seed, self.limit, self.goal = side, seed, limit, goal
@@ -58,7 +59,7 @@ class Race:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to measure the share."""
+        """Whether the next evaluation is due."""
         return not self.shares or self.seconds - self.measured_at >= EVERY or self.out_of_time
 
     def measured(self, found: float) -> None:
@@ -105,11 +106,11 @@ async def race_ours(folder: str, skill: Skill, seed: int, limit: float, count: i
 
 
 class OutOfTime(Exception):
-    """Raised inside a step of stock TRL that has passed the limit."""
+    """Raised in a step of stock TRL that exceeds the time limit."""
 
 
 class RacingTrainer(GRPOTrainer):
-    """Stock TRL that stops in the middle of a step once `deadline`, a time of `perf_counter`, has passed."""
+    """Stock TRL that raises OutOfTime within a step after `deadline`, a time of `perf_counter`."""
 
     deadline = float("inf")
 
@@ -124,11 +125,11 @@ class RacingTrainer(GRPOTrainer):
         return super().training_step(*args, **kwargs)
 
 
-class Judge(TrainerCallback):
-    """Runs the race's clock while a step runs, and measures the share between steps."""
+class RaceCallback(TrainerCallback):
+    """Runs the clock during steps, and evaluates between them."""
 
-    def __init__(self, race: Race, trainer: RacingTrainer, judge):
-        self.race, self.trainer, self.judge = race, trainer, judge
+    def __init__(self, race: Race, trainer: RacingTrainer, evaluate: Callable[[], float]):
+        self.race, self.trainer, self.evaluate = race, trainer, evaluate
 
     def on_step_begin(self, args, state, control, **_):
         self.started = time.perf_counter()
@@ -137,7 +138,7 @@ class Judge(TrainerCallback):
     def on_step_end(self, args, state, control, **_):
         self.race.trained(time.perf_counter() - self.started)
         if self.race.due:
-            self.race.measured(self.judge())
+            self.race.measured(self.evaluate())
         control.should_training_stop = self.race.arrived or self.race.out_of_time
 
 
@@ -145,14 +146,14 @@ def race_stock(folder: str, skill: Skill, seed: int, limit: float, count: int, b
     base = skill.base()
     race, policy = Race("stock TRL", seed, limit, skill.rise), stock_policy(base, seed)
 
-    def judge() -> float:
-        """The share of the policy as it is, through the public API."""
+    def evaluate() -> float:
+        """Return the success rate of the current policy, through the public API."""
         adapter = Path(folder) / f"stock-{seed}-{race.steps}"
         policy.model.save_pretrained(adapter)
         policy.tokenizer.save_pretrained(adapter)
-        return asyncio.run(judged(str(adapter)))
+        return asyncio.run(success_rate(str(adapter)))
 
-    async def judged(adapter: str) -> float:
+    async def success_rate(adapter: str) -> float:
         model = await registered(folder, adapter, Path(adapter).name, engine=skill.engine)
         return await share(model, skill, count, as_stock=True)
 
@@ -164,18 +165,18 @@ def race_stock(folder: str, skill: Skill, seed: int, limit: float, count: int, b
         num_generations=skill.size, learning_rate=skill.config.learning_rate, max_steps=len(rows) // skill.groups,
         seed=seed, **settings,
     )  # fmt: skip
-    race.measured(judge())
-    trainer.add_callback(Judge(race, trainer, judge))
+    race.measured(evaluate())
+    trainer.add_callback(RaceCallback(race, trainer, evaluate))
     try:
         trainer.train()
     except OutOfTime:
         race.seconds = limit
-        race.measured(judge())
+        race.measured(evaluate())
     return race.result()
 
 
 def measure(skill: Skill, seeds: int, limit: float, count: int = 0, batch_size: int = 0) -> dict:
-    """count: held-out scenarios. batch_size: of stock TRL's update. 0: the skill's."""
+    """Run both sides from each seed. count: held-out scenarios. batch_size: of stock TRL. 0: the skill's."""
     need_a_loss()
     count = count or skill.count
     ours, stock = [], []
@@ -198,12 +199,13 @@ def measure(skill: Skill, seeds: int, limit: float, count: int = 0, batch_size: 
 
 
 def main() -> None:
+    """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--task", choices=list(SKILLS), default="2048")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=float, default=900.0, help="seconds of training after which a run is stopped")
-    parser.add_argument("--held-out", type=int, default=0, help="scenarios, where fewer are enough")
-    parser.add_argument("--stock-batch-size", type=int, default=0, help="sequences at a time in stock TRL's update")
+    parser.add_argument("--held-out", type=int, default=0, help="number of held-out scenarios (default: the task's)")
+    parser.add_argument("--stock-batch-size", type=int, default=0, help="of stock TRL's update (default: the fastest)")
     a = parser.parse_args()
     print_result(
         "time_to_skill",

@@ -1,17 +1,18 @@
-"""Makes the static site of the course from the committed notebooks: `python book/build.py`, into out/book.
+"""Build the course's static site from the committed notebooks: `python book/build.py`, into out/book.
 
-Nothing is executed and nothing fetched: pages show the outputs that the notebooks hold. Where a cell shows a widget, the
-page holds its module and its state, which the notebook keeps in its metadata, and static/live.js draws it without a kernel.
+No notebook is executed and nothing is downloaded: pages show the outputs that the notebooks hold. Where a cell shows a
+widget, the page holds the widget's module and its state, which the notebook keeps in its metadata, and static/live.js draws
+it without a kernel.
 
-Knows notebooks and Sphinx (pyproject's extra `book`). Knows nothing about art_nb, so that neither it nor torch is needed.
+Depends on Sphinx (pyproject's extra `book`), and neither on art_nb nor on torch.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
 import shutil
-import sys
 import tomllib
 from pathlib import Path
 
@@ -19,40 +20,67 @@ from sphinx.cmd.build import main as sphinx_build
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-REPOSITORY = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]["Repository"]
-COLAB = REPOSITORY.replace("https://github.com", "https://colab.research.google.com/github") + "/blob/main/notebooks"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+REPOSITORY = PROJECT.get("urls", {}).get("Repository")  # None until `python -m art_nb address URL`
 VIEW, STATE = (f"application/vnd.jupyter.widget-{part}+json" for part in ("view", "state"))
-CONTENTS = "\n```{toctree}\n:hidden:\n:glob:\nnotebooks/*\n```\n"
+CONTENTS = """
+```{toctree}
+:hidden:
+:glob:
+notebooks/*
+art_nb/README
+book/guides/*
+```
+"""
+MARKDOWN = ["README.md", "art_nb/README.md", *(f"book/guides/{path.name}" for path in sorted(HERE.glob("guides/*.md")))]
+LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
 def build(notebooks: list[Path], target: Path) -> None:
-    """Write the site of these notebooks to `target`, with the README as its first page.
+    """Write the site of these notebooks, the guides and the README, its first page, to `target`.
 
-    Raises: RuntimeError when Sphinx warns, e.g. of a link that leads nowhere; ValueError as `with_states` does.
+    Raises: RuntimeError when Sphinx warns, e.g. of a broken link; ValueError as `with_states` does.
     """
     pages = target.with_name(f"{target.name}-pages")
     for folder in (pages, target):
         shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(HERE / "pictures", pages / "book/pictures")
     shutil.copytree(ROOT / "notebooks/pictures", pages / "notebooks/pictures")
-    (pages / "index.md").write_text(first_page((ROOT / "README.md").read_text("utf-8")) + CONTENTS, "utf-8")
+    for name in filter(lambda name: (ROOT / name).exists(), MARKDOWN):
+        page = pages / ("index.md" if name == "README.md" else name)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        text = with_links((ROOT / name).read_text("utf-8"), name)
+        page.write_text(text + CONTENTS * (name == "README.md"), "utf-8")
     for path in notebooks:
         page = with_badge(with_states(json.loads(path.read_text("utf-8")), path.name), path.name)
         (pages / "notebooks" / path.name).write_text(json.dumps(page), "utf-8")
     options = ["-qW", "--keep-going", "-j", "auto", "-d", f"{pages}/.doctrees", "-c", str(HERE)]
     if sphinx_build([*options, str(pages), str(target)]):
-        raise RuntimeError("Sphinx made no book; what it said stands above.")
+        raise RuntimeError("Sphinx failed; its messages above say why.")
 
 
-def first_page(readme: str) -> str:
-    """The README, with its links to files that are no page of the book leading to the repository."""
-    return re.sub(r"(?<=\]\()(?!https?:|#|notebooks/\w|book/)", f"{REPOSITORY}/blob/main/", readme)
+def with_links(text: str, name: str) -> str:
+    """Return the text of the Markdown file `name` with links that work in the book.
+
+    A link to a file that is not in the book leads to the repository; without an address its text alone remains.
+    """
+
+    def replaced(link: re.Match) -> str:
+        picture, label, place, anchor = link.groups(default="")
+        file = posixpath.normpath(posixpath.join(posixpath.dirname(name), place))
+        if file == "README.md":
+            return link[0].replace(place, posixpath.relpath("index.md", posixpath.dirname(name) or "."))
+        if picture or file in MARKDOWN or re.match(r"notebooks/\w+\.ipynb$", file):
+            return link[0]
+        return f"[{label}]({REPOSITORY}/blob/main/{file}{anchor})" if REPOSITORY else label
+
+    return LINK.sub(replaced, text)
 
 
 def with_states(notebook: dict, name: str) -> dict:
-    """The notebook with each widget's state where it had the widget's address.
+    """Replace each reference to a widget in the notebook by the widget's state, and return the notebook.
 
-    A state may hold what a model wrote. As JSON without "<" it cannot end the element that it lies in.
+    A state may contain text that a model wrote. As JSON without "<" it cannot close the element that contains it.
 
     Raises: ValueError when the notebook lacks the state of a widget that it shows.
     """
@@ -61,20 +89,23 @@ def with_states(notebook: dict, name: str) -> dict:
         if VIEW not in output.get("data", {}):
             continue
         if (model := output["data"][VIEW]["model_id"]) not in states:
-            raise ValueError(f"{name} lacks the state of a widget: execute it (`pytest --nbmake --overwrite`).")
+            raise ValueError(f"{name} lacks the state of a widget: execute the notebook (`pytest --nbmake --overwrite`)")
         state = json.dumps(states[model]).replace("<", "\\u003c")
         output["data"] = {"text/html": f'<script class="art-nb-state" type="application/json">{state}</script>'}
     return notebook
 
 
 def with_badge(notebook: dict, name: str) -> dict:
-    """The notebook with a link below its title that opens it on Colab."""
+    """Return the notebook with a link below its title that opens it on Colab, where the repository has an address."""
+    if REPOSITORY is None:
+        return notebook
+    colab = REPOSITORY.replace("https://github.com", "https://colab.research.google.com/github")
     title, *rest = "".join(notebook["cells"][0]["source"]).split("\n")
-    badge = f"[![Open in Colab](../book/pictures/colab.svg)]({COLAB}/{name})"
+    badge = f"[![Open in Colab](../book/pictures/colab.svg)]({colab}/blob/main/notebooks/{name})"
     notebook["cells"][0]["source"] = "\n".join([title, "", badge, *rest])
     return notebook
 
 
 if __name__ == "__main__":
     build(sorted((ROOT / "notebooks").glob("*.ipynb")), ROOT / "out/book")
-    sys.exit(print(f"The book is {ROOT / 'out/book/index.html'}"))
+    print(f"The book is {ROOT / 'out/book/index.html'}")

@@ -1,4 +1,4 @@
-"""Sphinx's settings for the book; build.py runs it. Formulas become MathML, which browsers draw without a script."""
+"""Sphinx's configuration of the book, used by build.py. Formulas become MathML, which browsers render without a script."""
 
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml

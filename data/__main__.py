@@ -1,114 +1,83 @@
-"""Makes the course's data anew: `python -m data nano mailbox`; without a name, all of it.
+"""Make the course's data: `python -m data nano mailbox`; without a name, all of it.
 
-Each item lies beside its maker, which writes it whole or not at all.
+Each item is a folder that its maker writes whole or not at all.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
-HERE = Path(__file__).resolve().parent
-
-
-def nano() -> dict:
-    """the base model that plays 2048 (5 minutes on two cores)"""
-    from data import nano_model
-    from data.nano.maker import RECIPE
-
-    return nano_model.build(RECIPE, HERE / "nano")
+ROOT = Path(__file__).resolve().parent.parent
 
 
-def nano_email() -> dict:
-    """the base model that searches mails (12 minutes on two cores)"""
-    from data import nano_model
-    from data.nano_email.maker import RECIPE
+class Item(NamedTuple):
+    """folder and maker: relative to the repository. description: with the time that making it takes."""
 
-    return nano_model.build(RECIPE, HERE / "nano_email")
-
-
-def nano_tic_tac_toe() -> dict:
-    """the base model for self-play (minutes on two cores)"""
-    from data import nano_model
-    from data.nano_tic_tac_toe.maker import RECIPE
-
-    return nano_model.build(RECIPE, HERE / "nano_tic_tac_toe")
-
-
-def nano_code() -> dict:
-    """the base model that mends functions (11 minutes on one core)"""
-    from data import nano_model
-    from data.nano_code.maker import RECIPE
-
-    return nano_model.build(RECIPE, HERE / "nano_code")
-
-
-def nano_service() -> dict:
-    """the base model that serves customers (11 minutes on one core)"""
-    from data import nano_model
-    from data.nano_service.maker import RECIPE
-
-    return nano_model.build(RECIPE, HERE / "nano_service")
-
-
-def real_email() -> dict:
-    """the adapter with which SmolLM2 searches mails (half an hour on two cores; fetches the model, 93 MB)"""
-    from data.real_email.maker import build
-
-    return build(HERE / "real_email")
-
-
-def real_email_trained() -> dict:
-    """that adapter after GRPO (half an hour on one core)"""
-    from data.real_email_trained.maker import build
-
-    return build(HERE / "real_email_trained")
-
-
-def mailbox() -> dict:
-    """the made-up mails and the questions about them (seconds)"""
-    from data.mailbox.build import build
-
-    return build(HERE / "mailbox")
-
-
-def judged_groups() -> dict:
-    """played groups to hold a judge against (a minute)"""
-    from data.judged_groups.maker import build
-
-    return build(HERE / "judged_groups")
-
-
-def code_repair() -> dict:
-    """the functions with bugs to repair (a minute)"""
-    from data.code_repair.maker import build
-
-    return build(HERE / "code_repair")
-
-
-def customer_service() -> dict:
-    """the made-up shop and airline, and their customers (seconds)"""
-    from data.customer_service.maker import build
-
-    return build(HERE / "customer_service")
+    folder: str
+    maker: str
+    description: str
 
 
 ITEMS = {
-    "nano": nano, "nano_email": nano_email, "nano_tic_tac_toe": nano_tic_tac_toe, "nano_code": nano_code,
-    "nano_service": nano_service, "mailbox": mailbox, "judged_groups": judged_groups, "code_repair": code_repair,
-    "customer_service": customer_service, "real_email": real_email, "real_email_trained": real_email_trained,
+    "nano": Item("data/nano", "data/nano/maker.py", "base model for 2048 (5 minutes on two cores)"),
+    "nano_email": Item(
+        "data/nano_email", "data/nano_email/maker.py", "base model for email search (12 minutes on two cores)"
+    ),
+    "nano_tic_tac_toe": Item(
+        "data/nano_tic_tac_toe", "data/nano_tic_tac_toe/maker.py", "base model for self-play (minutes on two cores)"
+    ),
+    "nano_code": Item("data/nano_code", "data/nano_code/maker.py", "base model for code repair (11 minutes on one core)"),
+    "nano_service": Item(
+        "data/nano_service", "data/nano_service/maker.py", "base model for customer service (11 minutes on one core)"
+    ),
+    "mailbox": Item(
+        "environments/email_search/email_search/data", "environments/email_search/maker/build.py",
+        "mails and questions of email search (seconds)",
+    ),
+    "judged_groups": Item(
+        "data/judged_groups", "data/judged_groups/maker.py", "trajectory groups for measuring judges (a minute)"
+    ),
+    "code_repair": Item(
+        "environments/code_repair/code_repair/data", "environments/code_repair/maker/maker.py",
+        "functions with bugs to repair (a minute)",
+    ),
+    "customer_service": Item(
+        "environments/customer_service/customer_service/data", "environments/customer_service/maker/maker.py",
+        "shop, airline and customers of customer service (seconds)",
+    ),
+    "real_email": Item(
+        "data/real_email", "data/real_email/maker.py",
+        "adapter with which SmolLM2 searches mails (half an hour on two cores; downloads the model, 93 MB)",
+    ),
+    "real_email_trained": Item(
+        "data/real_email_trained", "data/real_email_trained/maker.py", "that adapter after GRPO (half an hour on one core)"
+    ),
 }  # fmt: skip
 
 
+def make(name: str) -> dict:
+    """Make an item. Returns its facts."""
+    item = ITEMS[name]
+    maker = import_module(item.maker.removesuffix(".py").replace("/", "."))
+    if hasattr(maker, "RECIPE"):
+        from data import nano_model
+
+        return nano_model.build(maker.RECIPE, ROOT / item.folder)
+    return maker.build(ROOT / item.folder)
+
+
 def main(names: list[str]) -> int:
-    """Makes the items of these names, all when there is none. Returns the exit code."""
+    """Make the named items, or all if there are none. Returns the exit code."""
     if unknown := [name for name in names if name not in ITEMS]:
-        print(f"no item {unknown[0]!r}; there are", file=sys.stderr)
-        for name, make in ITEMS.items():
-            print(f"  {name:<18} {make.__doc__}", file=sys.stderr)
+        print(f"no item {unknown[0]!r}; the items are", file=sys.stderr)
+        for name, item in ITEMS.items():
+            print(f"  {name:<18} {item.description}", file=sys.stderr)
         return 2
     for name in names or ITEMS:
-        for fact, value in ITEMS[name]().items():
+        for fact, value in make(name).items():
             print(f"{name}: {fact} {value}")
     return 0
 

@@ -1,7 +1,7 @@
-"""How the nano base models write a conversation down: chat template, tokenizer, and which tokens the assistant says.
+"""The format of the nano base models: chat template, tokenizer, and the tokens of the assistant's messages.
 
-It knows nothing of what is said. Each model has words and pieces of its own (`train_tokenizer`) and, if it likes, another
-template; tokens that open and close a turn are the same.
+Each model trains its own tokenizer (`train_tokenizer`) and may have another template; the tokens that open and close a turn
+are the same for all.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ RESPONSE_TEMPLATE = {
 
 
 def train_tokenizer(texts: list[str], pieces: str, chat_template: str, vocab_size: int) -> PreTrainedTokenizerFast:
-    """A byte-fallback BPE tokenizer trained on the texts; any Unicode text survives a round trip."""
+    """Train a byte-fallback BPE tokenizer on the texts; any Unicode text survives a round trip."""
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size - 256,
         special_tokens=SPECIAL_TOKENS,
@@ -91,7 +91,7 @@ def train_tokenizer(texts: list[str], pieces: str, chat_template: str, vocab_siz
 
 
 def render_text(demonstration: Demonstration, chat_template: str = CHAT_TEMPLATE) -> str:
-    """The demonstration as the chat template renders it (jinja run directly: it is called a million times)."""
+    """Render the demonstration with the chat template (by jinja directly, which is fast enough for a million calls)."""
     return _compiled(chat_template).render(
         messages=demonstration.messages, tools=demonstration.tools, add_generation_prompt=False
     )
@@ -105,11 +105,10 @@ def _compiled(chat_template: str) -> Any:
 
 
 class Encoded(NamedTuple):
-    """A demonstration as tokens, and what to tell where.
+    """A demonstration as tokens with its targets.
 
-    ids: of its tokens.
-    answers: (position, {token id: probability}) for every token the assistant says, predicted from the ids before it.
-    hints: (position, labels).
+    ids: of its tokens. answers: (position, {token id: probability}) for every token of the assistant. hints: (position,
+    labels).
     """
 
     ids: list[int]
@@ -118,9 +117,9 @@ class Encoded(NamedTuple):
 
 
 def encode(tokenizer: PreTrainedTokenizerFast, demonstrations: list[Demonstration]) -> list[Encoded]:
-    """The demonstrations in tokens.
+    """Tokenize demonstrations.
 
-    Raises: ValueError for a choice between words that are not one token each.
+    Raises: ValueError for a choice between words that are not single tokens.
     """
     texts = [render_text(demonstration, tokenizer.chat_template) for demonstration in demonstrations]
     encodings = tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False)
@@ -132,7 +131,7 @@ def _encoded(tokenizer: PreTrainedTokenizerFast, demonstration: Demonstration, i
     known = ("<|im_start|>", "<|im_end|>", "assistant\n", "\n")
     start, end, assistant, newline = (token_id(tokenizer, text) for text in known)
     turns = [i for i, token in enumerate(ids) if token == start]
-    # With tools the template opens with a system turn that is no message of the demonstration.
+    # With tools the template begins with a system turn that is not a message of the demonstration.
     turns = turns[len(turns) - len(demonstration.messages) :]
     choices = iter(demonstration.choices)
     answers, hints = [], []
@@ -152,7 +151,7 @@ def _encoded(tokenizer: PreTrainedTokenizerFast, demonstration: Demonstration, i
 
 
 def token_id(tokenizer: PreTrainedTokenizerFast, text: str) -> int:
-    """The id of the one token that this text is. Raises: ValueError when it is not one token."""
+    """Return the id of the token with this text. Raises: ValueError if the text is not a single token."""
     if (token := tokenizer.convert_tokens_to_ids(text)) is None:
-        raise ValueError(f"{text!r} is not one token of this tokenizer; say it in every text that it is trained on")
+        raise ValueError(f"{text!r} is not one token of this tokenizer; add it to the texts that it is trained on")
     return token

@@ -1,6 +1,6 @@
-"""Writes an item of data: what its maker made and the hashes of that, whole or not at all.
+"""Write an item of data: the files that its maker makes and their hashes, whole or not at all.
 
-It knows nothing of what an item is. A maker lies in the folder that it fills, so whatever was not made stays there.
+A maker may be in the folder that it fills; files that it does not make stay there.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ SUMS = "SHA256SUMS"
 
 
 def write_item(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Replace what was made in `folder` by what `fill(an empty folder)` writes, and its SHA256SUMS.
+    """Replace the made files of `folder` by those that `fill(an empty folder)` writes, and SHA256SUMS.
 
-    What was made before is what the old SHA256SUMS lists; everything else (the maker, above all) is kept as it is.
+    The files made before are those in the old SHA256SUMS; all other files, such as the maker, are kept.
     """
 
     def refill(new: Path) -> None:
@@ -34,7 +34,7 @@ def write_item(folder: Path, fill: Callable[[Path], None]) -> None:
 
 
 def write_described(folder: Path, save: Callable[[Path], None], facts: dict, card: str) -> None:
-    """An item that was trained: what `save(an empty folder)` writes, its facts, and the card filled with them."""
+    """Write a trained item: the files of `save(an empty folder)`, training.json with the facts, and the card with them."""
 
     def fill(new: Path) -> None:
         save(new)
@@ -45,12 +45,12 @@ def write_described(folder: Path, save: Callable[[Path], None], facts: dict, car
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """The SHA-256, in hexadecimal, of each file that was made in the folder, by name; none where nothing was."""
+    """Return name -> SHA-256 in hexadecimal of the made files of a folder; empty without SHA256SUMS."""
     sums = folder / SUMS
     lines = sums.read_text(encoding="utf-8").splitlines() if sums.exists() else []
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
 
 
 def write_text(path: Path, text: str) -> None:
-    """The same bytes on every system."""
+    """Write text with equal bytes on every system."""
     path.write_text(text, encoding="utf-8", newline="\n")

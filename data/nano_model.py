@@ -1,6 +1,6 @@
-"""How a nano base model is made: a tokenizer, a tiny Qwen3, supervised training, a look at held-out prompts, a card.
+"""Make a nano base model: a tokenizer, a tiny Qwen3, supervised training, an evaluation on held-out prompts, a card.
 
-It knows nothing of tasks: what differs from model to model is a `Recipe`. The makers are data/nano*/maker.py.
+It does not depend on tasks: what differs between models is a `Recipe`. The makers are data/nano*/maker.py.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from art_nb.environments import MalformedCall, parse_arguments
 from art_nb.inference.chat import parse_tool_calls
-from art_nb.tasks.tool_calls import malformed
 from data.chat_format import Encoded
 from data.demonstration import Demonstration
 from data.item import write_described
 
-FIRST = 5  # so many steps' losses are kept, for whoever wants to know whether the maker still does what it did
+FIRST = 5  # steps whose losses are recorded, so that a test can reproduce them
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one base model has of its own.
+    """The parts of a base model that depend on its task.
 
     task: its name, for the card.
     steps: of training.
     tokenizer: seed -> the tokenizer.
     initial_model: (tokenizer, seed) -> the model before training.
-    train: (model, tokenizer, steps, seed) -> trains it step by step, with the loss of the answers of each step.
-    evaluate: (model, tokenizer, seed, prompts=some hundred) -> shares of its answers to held-out prompts.
-    card: README.md, with the facts of `build` in braces.
+    train: (model, tokenizer, steps, seed) -> iterator that trains a step each and yields the loss of the answers.
+    evaluate: (model, tokenizer, seed, prompts=...) -> shares of the model's answers to held-out prompts.
+    card: template of README.md, with the facts of `build` in braces.
     """
 
     task: str
@@ -46,12 +46,12 @@ class Recipe:
 
 
 def build(recipe: Recipe, folder: Path, *, steps: int | None = None, seed: int = 0, report=print) -> dict:
-    """Make a base model and write it to `folder`, whole or not at all. Returns the card's facts, as in training.json."""
+    """Make a base model and write it to `folder`, whole or not at all. Returns the facts of the card and training.json."""
     device, steps, started = "cuda" if torch.cuda.is_available() else "cpu", steps or recipe.steps, time.time()
     report("building the tokenizer")
     tokenizer = recipe.tokenizer(seed)
     model = recipe.initial_model(tokenizer, seed).to(device).train()
-    losses = followed(recipe.train(model, tokenizer, steps, seed), steps, report)
+    losses = run_training(recipe.train(model, tokenizer, steps, seed), steps, report)
     minutes = (time.time() - started) / 60
     report("evaluating on held-out prompts")
     shares = recipe.evaluate(model.eval(), tokenizer, seed + 1)
@@ -67,12 +67,12 @@ def build(recipe: Recipe, folder: Path, *, steps: int | None = None, seed: int =
 
 
 def vocabulary(tokenizer: PreTrainedTokenizerFast) -> int:
-    """V, the tokens that the model has room for: the tokenizer's, rounded up to a multiple of 64."""
+    """Return the model's vocabulary size V: that of the tokenizer, rounded up to a multiple of 64."""
     return -(-len(tokenizer) // 64) * 64
 
 
 def nano_config(tokenizer: PreTrainedTokenizerFast, rope_theta: float, **attention) -> Qwen3Config:
-    """Qwen3's architecture at the smallest size that learns the rules of 2048."""
+    """Return the Qwen3 configuration of the smallest size that learns the rules of 2048."""
     return Qwen3Config(
         vocab_size=vocabulary(tokenizer),
         hidden_size=128,
@@ -95,21 +95,21 @@ def nano_config(tokenizer: PreTrainedTokenizerFast, rope_theta: float, **attenti
 
 
 def sharpen_attention(model: Qwen3ForCausalLM) -> None:
-    """Attention that starts sharper learns sooner which neighbour to look at."""
+    """Increase the scale of queries and keys: sharper initial attention learns sooner which tokens matter."""
     for layer in model.model.layers:
         torch.nn.init.constant_(layer.self_attn.q_norm.weight, 2.0)
         torch.nn.init.constant_(layer.self_attn.k_norm.weight, 2.0)
 
 
 def stack(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Encoded]) -> tuple[torch.Tensor, torch.Tensor]:
-    """(ids (B, T), padded; where an answer's tokens are predicted (N, 2): the place before each)."""
+    """Return (padded ids (B, T), (row, position before) of each answer token (N, 2))."""
     longest = max(len(row.ids) for row in rows)
     ids = torch.tensor([row.ids + [tokenizer.pad_token_id] * (longest - len(row.ids)) for row in rows])
     return ids, torch.tensor([(b, place - 1) for b, row in enumerate(rows) for place, _ in row.answers])
 
 
 def targets(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Encoded]) -> torch.Tensor:
-    """The distributions (N, V) that the answers' tokens are drawn from."""
+    """Return the target distributions (N, V) of the answer tokens."""
     wanted = [target for row in rows for _, target in row.answers]
     found = torch.zeros(len(wanted), vocabulary(tokenizer))
     for i, target in enumerate(wanted):
@@ -126,7 +126,7 @@ def descend(
     steps: int,
     learning_rate: float = 3e-3,
 ) -> Iterator[float]:
-    """Train the model, and the probe along with it: a step a batch, each yielding its loss of the answers.
+    """Train the model and the probe, one step per batch. Each step yields the loss of the answers.
 
     backward(*batch): calls `.backward()` on every loss and returns that of the answers, ().
     """
@@ -148,8 +148,8 @@ def descend(
         yield loss.item()
 
 
-def followed(training: Iterator[float], steps: int, report=print, every: int = 50) -> list[float]:
-    """All losses of a training, with a line now and then."""
+def run_training(training: Iterator[float], steps: int, report=print, every: int = 50) -> list[float]:
+    """Run a training. Returns all losses; reports progress every `every` steps."""
     losses, started = [], time.time()
     for step, loss in enumerate(training, start=1):
         losses.append(loss)
@@ -166,7 +166,7 @@ def mean(values: Sequence[float]) -> float:
 
 @torch.inference_mode()
 def sample(model, tokenizer, messages: list[dict], tools: list[dict] | None, max_tokens: int) -> str:
-    """The model's next message at temperature 1, as text."""
+    """Sample the model's next message at temperature 1, as text."""
     prompt = tokenizer.apply_chat_template(
         messages, tools=tools, add_generation_prompt=True, return_tensors="pt", return_dict=True
     ).to(model.device)
@@ -177,23 +177,25 @@ def sample(model, tokenizer, messages: list[dict], tools: list[dict] | None, max
 def sampled_call(
     model, tokenizer, demonstration: Demonstration, rng: random.Random, max_tokens: int
 ) -> tuple[list[dict], str | None, dict]:
-    """A call that the model samples (temperature 1) where one of the demonstration's calls, drawn from all, was made.
+    """Sample a call (temperature 1) in place of one of the demonstration's calls, drawn at random.
 
-    (messages before it; the tool's name, None where the answer is no single well-formed call; its arguments).
+    Returns (messages before it; the tool's name, or None if the answer is not one well-formed call; its arguments).
     """
     assert demonstration.tools is not None
-    spoken = [i for i, message in enumerate(demonstration.messages) if message.get("tool_calls")]
-    messages = demonstration.messages[: rng.choice(spoken)]
+    calling = [i for i, message in enumerate(demonstration.messages) if message.get("tool_calls")]
+    messages = demonstration.messages[: rng.choice(calling)]
     calls, rest = parse_tool_calls(sample(model, tokenizer, messages, demonstration.tools, max_tokens))
     if len(calls) != 1 or rest:
         return messages, None, {}
     function = calls[0]["function"]
-    fault, given = malformed(demonstration.tools, function["name"], function["arguments"])
-    return messages, None if fault else function["name"], given
+    try:
+        return messages, function["name"], parse_arguments(demonstration.tools, function["name"], function["arguments"])
+    except MalformedCall:
+        return messages, None, {}
 
 
 def write(folder: Path, model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, facts: dict, card: str) -> None:
-    """Weights, tokenizer, facts, the card filled with them, and hashes, whole or not at all."""
+    """Write weights, tokenizer, facts, card and hashes, whole or not at all."""
     model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.generation_config.pad_token_id = tokenizer.pad_token_id
 

@@ -1,7 +1,7 @@
 """One server for all tests that only ask it."""
 
 import pytest
-from serving import NANO, NANO_EMAIL, serving
+from running_server import NANO, NANO_EMAIL, serving
 from tiny_models import make_checkpoint
 
 

@@ -1,4 +1,5 @@
-"""The policy answers: from messages to tokens, from tokens to OpenAI's answer, many conversations in one forward.
+"""Chat completions from a policy: messages to tokens, tokens to OpenAI's format, many conversations in one forward.
 
-Knows a transformers model, a tokenizer and the shapes of OpenAI's API. Knows nothing about training, rewards or tasks.
+Depends on torch, transformers models and tokenizers, and the recording of `trajectories`. Knows nothing about training,
+rewards or tasks.
 """

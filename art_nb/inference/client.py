@@ -1,12 +1,11 @@
-"""OpenAI's clients without a socket: what they are asked is answered by a function beside them."""
-
-from __future__ import annotations
+"""OpenAI's clients without a socket: a function in this process answers their requests."""
 
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import httpx
 from openai import APITimeoutError, AsyncOpenAI, AsyncStream, NotGiven, Omit, OpenAI, Stream, not_given
@@ -15,196 +14,195 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from art_nb.inference.chat import URL, RequestError
 from art_nb.inference.streaming import Chunks, events
-from art_nb.inference.timeouts import seconds, within
 from art_nb.trajectories.recording import record
 
 T = TypeVar("T")
-Answers = Callable[..., Awaitable[ChatCompletion | Chunks]]
-RAW_RESPONSE = "X-Stainless-Raw-Response"  # the header by which openai's methods tell how they were called
-_STARTING = threading.Lock()
-PLACE = URL.removesuffix("/chat/completions")
+Create = Callable[..., Awaitable[ChatCompletion | Chunks]]
+Names = Callable[[], list[str]]
+Loop = asyncio.AbstractEventLoop
+DEFAULTS: dict[str, Any] = {"api_key": "in-process", "base_url": URL.removesuffix("/chat/completions"), "timeout": None}
+RAW_RESPONSE = "X-Stainless-Raw-Response"  # the header that marks calls of `with_raw_response`
+_LOOP_LOCK = threading.Lock()
 
 
-class InProcessClient(AsyncOpenAI):
-    """`openai.AsyncOpenAI` whose chat completions come from `answer(**parameters)`, whole or in chunks.
+class _InProcess:
+    """What both clients share. A subclass has `_create`, for `chat.completions.create`."""
 
-    names: gives the models that can be asked, for `client.models.list()`.
-    loop: where they are answered; that of `blocking()`'s client as well.
-    options: `timeout` and `max_retries`, as OpenAI documents them, but an answer is waited for as long as it takes
-        unless a timeout is given, and after one is asked for again at once; `http_client`, to share one.
+    def __init__(self, create: Create, names: Names, loop: Loop | None = None, **options: Any):
+        super().__init__(**DEFAULTS | options)
+        self._answer, self._names, self._loop = create, names, loop
+        # Not through `request`, because that path copies and transforms every message in every turn.
+        self.chat.completions.create = self._create  # type: ignore[attr-defined]
 
-    Raises: RequestError for everything else that OpenAI serves.
-    """
+    def copy(self, **options: Any) -> Self:
+        """Return the same client with another timeout or max_retries. Other options have no effect in process.
 
-    def __init__(
-        self,
-        answer: Answers,
-        names: Callable[[], list[str]],
-        loop: asyncio.AbstractEventLoop | None = None,
-        **options: Any,
-    ):
-        super().__init__(**{"api_key": "in-process", "base_url": PLACE, "timeout": None, **options})
-        self._answer, self._names, self._loop = answer, names, loop
-        # Not through `request`: on the way there every message is copied and transformed, each turn anew.
-        self.chat.completions.create = self._create  # type: ignore[method-assign]
-
-    async def _create(self, *, timeout: Any = not_given, **parameters: Any) -> Any:
-        allowed = seconds(timeout, self.timeout)
-        answer = await patient(self._answer, parameters, allowed, self.max_retries)
-        if isinstance(answer, ChatCompletion):
-            return answer
-        return AsyncStream(cast_to=ChatCompletionChunk, client=self, response=_response(Events(answer, allowed)))
-
-    async def request(self, cast_to: Any, options: Any, **_: Any) -> Any:
-        """What all methods but `chat.completions.create` come to."""
-        asked = Asked(options)
-        return asked.parsed(await self._create(**asked.body) if asked.for_chat else asked.models(cast_to, self._names()))
-
-    def blocking(self) -> OpenAI:
-        """The same for code that does not await."""
-        return BlockingClient(self._answer, self._names, self._loop, **changed(self))
-
-    def copy(self, **options: Any) -> InProcessClient:
-        """The same with another timeout, other max_retries; who asks, as which headers say, makes no difference.
-
-        Raises: RequestError for a base_url or an http_client: an answer from there is for a client of its own.
+        Raises: RequestError for a base_url or an http_client, which would require a client that uses the network.
         """
-        return InProcessClient(self._answer, self._names, self._loop, http_client=self._client, **changed(self, options))
+        given = {name: value for name, value in options.items() if not isinstance(value, NotGiven | Omit)}
+        for name in ("base_url", "websocket_base_url", "http_client"):
+            if given.get(name) is not None:
+                raise RequestError(f"{name}: this client uses no network; make an openai.AsyncOpenAI(...)")
+        kept = {name: given.get(name, getattr(self, name)) for name in ("timeout", "max_retries")}
+        return type(self)(self._answer, self._names, self._loop, http_client=self._client, **kept)  # type: ignore[attr-defined]
 
     with_options = copy
 
+    def _models(self, page: Any, options: Any) -> Any:
+        """Return openai's page of models if they are requested, else None. Raises: RequestError for other endpoints."""
+        if options.url not in ("/models", "/chat/completions"):
+            raise RequestError(f"{options.url}: in process there are only chat completions and the list of models")
+        models = [Model(id=name, created=0, object="model", owned_by="art_nb") for name in self._names()]
+        return page(data=models, object="list") if options.url == "/models" else None
 
-class BlockingClient(OpenAI):
-    """`openai.OpenAI` with the answers of an `InProcessClient`.
 
-    A thread that asks waits. So let agents that ask it run in threads of their own (`asyncio.to_thread`): then their
-    conversations are decoded together, and with those of agents that await.
+class InProcessClient(_InProcess, AsyncOpenAI):
+    """`openai.AsyncOpenAI` whose chat completions come from `create(**parameters)`, whole or in chunks.
+
+    names: returns the model names for `client.models.list()`.
+    loop: the event loop in which the client returned by `blocking()` calls `create`.
+    options: `timeout` and `max_retries` as OpenAI documents them, except that there is no timeout by default and a retry
+        starts at once; `http_client`, to share one.
+
+    Raises: RequestError for all other endpoints.
     """
 
-    def __init__(
-        self,
-        answer: Answers,
-        names: Callable[[], list[str]],
-        loop: asyncio.AbstractEventLoop | None = None,
-        **options: Any,
-    ):
-        super().__init__(**{"api_key": "in-process", "base_url": PLACE, "timeout": None, **options})
-        self._answer, self._names, self._loop, self._run = answer, names, loop, partial(run, loop=loop)
-        self.chat.completions.create = self._create  # type: ignore[method-assign]
-
-    def _create(self, *, timeout: Any = not_given, **parameters: Any) -> Any:
-        allowed = seconds(timeout, self.timeout)
-        answer = self._run(patient(self._answer, parameters, allowed, self.max_retries))
+    async def _create(self, *, timeout: Any = not_given, **parameters: Any) -> Any:
+        seconds = timeout_seconds(timeout, self.timeout)
+        answer = await create_with_retries(self._answer, parameters, seconds, self.max_retries)
         if isinstance(answer, ChatCompletion):
             return answer
-        stream = BlockingEvents(Events(answer, allowed), self._run)
+        return AsyncStream(cast_to=ChatCompletionChunk, client=self, response=_response(EventStream(answer, seconds)))
+
+    async def request(self, cast_to: Any, options: Any, **_: Any) -> Any:
+        """Answer a request that another method of `openai.AsyncOpenAI` would send."""
+        return self._models(cast_to, options) or _parsed(options, await self._create(**_parameters(options)))
+
+    def blocking(self) -> OpenAI:
+        """Return the same client for code that does not await."""
+        kept = {"timeout": self.timeout, "max_retries": self.max_retries}
+        return BlockingClient(self._answer, self._names, self._loop, **kept)
+
+
+class BlockingClient(_InProcess, OpenAI):
+    """`openai.OpenAI` with the answers of an `InProcessClient`.
+
+    Each call blocks its thread. Run every agent in a thread of its own (`asyncio.to_thread`), so that their conversations
+    are decoded in one batch.
+    """
+
+    def _create(self, *, timeout: Any = not_given, **parameters: Any) -> Any:
+        seconds, run = timeout_seconds(timeout, self.timeout), partial(run_blocking, loop=self._loop)
+        answer = run(create_with_retries(self._answer, parameters, seconds, self.max_retries))
+        if isinstance(answer, ChatCompletion):
+            return answer
+        stream = BlockingEventStream(EventStream(answer, seconds), run)
         return Stream(cast_to=ChatCompletionChunk, client=self, response=_response(stream))
 
     def request(self, cast_to: Any, options: Any, **_: Any) -> Any:
-        asked = Asked(options)
-        return asked.parsed(self._create(**asked.body) if asked.for_chat else asked.models(cast_to, self._names()))
-
-    def copy(self, **options: Any) -> BlockingClient:
-        return BlockingClient(self._answer, self._names, self._loop, http_client=self._client, **changed(self, options))
-
-    with_options = copy
+        return self._models(cast_to, options) or _parsed(options, self._create(**_parameters(options)))
 
 
-def changed(client: AsyncOpenAI | OpenAI, options: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The client's timeout and max_retries, after the options of `copy`."""
-    given = {name: value for name, value in (options or {}).items() if not isinstance(value, NotGiven | Omit)}
-    for name in ("base_url", "websocket_base_url", "http_client"):
-        if given.get(name) is not None:
-            raise RequestError(f"{name}: no network is asked by this client; make an openai.AsyncOpenAI(...)")
-    return {name: given.get(name, getattr(client, name)) for name in ("timeout", "max_retries")}
+def _parameters(options: Any) -> dict[str, Any]:
+    """Return the parameters of a request that openai's client is about to send."""
+    headers = {} if isinstance(options.headers, NotGiven) else options.headers
+    return {**(options.json_data or {}), **(options.extra_json or {}), "extra_headers": headers, "timeout": options.timeout}
 
 
-class Asked:
-    """A request as openai's clients are about to send it."""
-
-    def __init__(self, options: Any):
-        self.for_chat = options.url == "/chat/completions"
-        if not self.for_chat and options.url != "/models":
-            raise RequestError(f"{options.url}: in process there are chat completions and the list of models, nothing else")
-        self._parser = options.post_parser
-        headers = {} if isinstance(options.headers, NotGiven) else options.headers
-        own = {"extra_headers": headers, "timeout": options.timeout}
-        self.body = {**(options.json_data or {}), **(options.extra_json or {}), **own}
-
-    def models(self, page: Any, names: list[str]) -> Any:
-        """The page of a list of models."""
-        return page(data=[Model(id=name, created=0, object="model", owned_by="art_nb") for name in names], object="list")
-
-    def parsed(self, answer: T) -> T:
-        """The answer as the method that asked wants it."""
-        return answer if isinstance(self._parser, NotGiven) else self._parser(answer)
+def _parsed(options: Any, answer: Any) -> Any:
+    """Apply the parser of the calling method, such as `parse`."""
+    return answer if isinstance(options.post_parser, NotGiven) else options.post_parser(answer)
 
 
-async def patient(
-    answer: Answers, parameters: dict[str, Any], allowed: float | None, retries: int
+def timeout_seconds(timeout: Any, default: Any) -> float | None:
+    """Return the seconds that `timeout`, or `default` if it is not given, allows; None: no limit.
+
+    Raises: RequestError when it is not a number, an `httpx.Timeout` (its `read` counts) or None.
+    """
+    timeout = default if isinstance(timeout, NotGiven | Omit) else timeout
+    allowed = timeout.read if isinstance(timeout, httpx.Timeout) else timeout
+    is_number = isinstance(allowed, int | float) and not isinstance(allowed, bool)
+    if allowed is not None and not (is_number and allowed >= 0):
+        raise RequestError(f"timeout is {timeout!r}: expected seconds, an httpx.Timeout, or None for no limit")
+    return allowed
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None) -> AsyncIterator[None]:
+    """Cancel the block after so many seconds; a forward in progress is completed first. Raises: openai.APITimeoutError."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise APITimeoutError(request=httpx.Request("POST", URL)) from error
+
+
+async def create_with_retries(
+    create: Create, parameters: dict[str, Any], seconds: float | None, retries: int
 ) -> ChatCompletion | Chunks:
-    """`recorded`, asked for once more and so many times again when it takes longer than `allowed` seconds."""
+    """Call `create_recorded`, and again up to `retries` times when it takes longer than `seconds`."""
     while True:
         try:
-            async with within(allowed):
-                return await recorded(answer, parameters)
+            async with time_limit(seconds):
+                return await create_recorded(create, parameters)
         except APITimeoutError:
             if not retries:
                 raise
             retries -= 1
 
 
-async def recorded(answer: Answers, parameters: dict[str, Any]) -> ChatCompletion | Chunks:
-    """The answer to a request, noted where a trajectory is being recorded."""
+async def create_recorded(create: Create, parameters: dict[str, Any]) -> ChatCompletion | Chunks:
+    """Answer a request, and record the answer if a trajectory is being recorded."""
     if RAW_RESPONSE in (parameters.get("extra_headers") or {}):
-        raise RequestError("with_raw_response, with_streaming_response: no response of HTTP in process; leave them out")
+        raise RequestError("with_raw_response, with_streaming_response: no HTTP response in process; leave them out")
     tools = parameters.get("tools")
     note = partial(record, parameters.get("messages", []), None if isinstance(tools, NotGiven | Omit) else tools)
-    said = await answer(**parameters)
-    if isinstance(said, ChatCompletion):
-        note(said.choices[0])
+    answer = await create(**parameters)
+    if isinstance(answer, ChatCompletion):
+        note(answer.choices[0])
     else:
-        said.on_completion = lambda completion: note(completion.choices[0])
-    return said
+        answer.on_completion = lambda completion: note(completion.choices[0])
+    return answer
 
 
-def run(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> T:
-    """Its result, waited for: in `loop` if that runs in another thread, else in a loop of our own."""
+def run_blocking(coroutine: Coroutine[Any, Any, T], loop: Loop | None) -> T:
+    """Run a coroutine from blocking code: in `loop` if that runs in another thread, else in a background thread."""
     try:
-        here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        current: Loop | None = asyncio.get_running_loop()
     except RuntimeError:
-        here = None
-    elsewhere = loop is not None and loop.is_running() and loop is not here
-    with _STARTING:
-        chosen = loop if loop and elsewhere else _side_loop()
+        current = None
+    with _LOOP_LOCK:
+        chosen = loop if loop and loop.is_running() and loop is not current else _background_loop()
     future = asyncio.run_coroutine_threadsafe(coroutine, chosen)
     try:
         return future.result()
-    except BaseException:  # an interrupt, say
+    except BaseException:  # an interrupt, for example
         future.cancel()
         raise
 
 
 @lru_cache(maxsize=1)
-def _side_loop() -> asyncio.AbstractEventLoop:
+def _background_loop() -> Loop:
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="art_nb: blocking clients", daemon=True).start()
     return loop
 
 
-class Events(httpx.AsyncByteStream):
-    """The bytes of a streamed answer. allowed: seconds that the next ones may take."""
+class EventStream(httpx.AsyncByteStream):
+    """A streamed answer as bytes. seconds: time limit of each event."""
 
-    def __init__(self, chunks: Chunks, allowed: float | None):
-        self._chunks, self._events, self._allowed = chunks, events(chunks), allowed
+    def __init__(self, chunks: Chunks, seconds: float | None):
+        self._chunks, self._events, self._seconds = chunks, events(chunks), seconds
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while event := await self.next():
             yield event
 
     async def next(self) -> bytes:
-        """None are left when it is empty. Raises: openai.APITimeoutError, which ends the answer."""
-        async with within(self._allowed):
+        """Return the next event, b"" at the end. Raises: openai.APITimeoutError, which ends the stream."""
+        async with time_limit(self._seconds):
             return await anext(self._events, b"")
 
     async def aclose(self) -> None:
@@ -212,18 +210,18 @@ class Events(httpx.AsyncByteStream):
         await self._chunks.aclose()
 
 
-class BlockingEvents(httpx.SyncByteStream):
-    """The same, waited for by `run`."""
+class BlockingEventStream(httpx.SyncByteStream):
+    """An `EventStream` for code that does not await."""
 
-    def __init__(self, stream: Events, run: Callable[[Coroutine], Any]):
-        self._events, self._run = stream, run
+    def __init__(self, stream: EventStream, run: Callable[[Coroutine], Any]):
+        self._stream, self._run = stream, run
 
     def __iter__(self) -> Iterator[bytes]:
-        while event := self._run(self._events.next()):
+        while event := self._run(self._stream.next()):
             yield event
 
     def close(self) -> None:
-        self._run(self._events.aclose())
+        self._run(self._stream.aclose())
 
 
 def _response(stream: httpx.AsyncByteStream | httpx.SyncByteStream) -> httpx.Response:

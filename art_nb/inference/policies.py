@@ -1,9 +1,7 @@
-"""A policy to sample from: a named set of weights. And adapters side by side: many policies on one model.
+"""A policy to sample from, which is a named set of weights, and many LoRA adapters on one model.
 
-Knows nothing of where weights come from, of slots or of text.
+Does not depend on where weights come from, on slots or on text.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -12,16 +10,16 @@ from typing import Any
 
 import torch
 
-# Of each adapted layer, by name: (in, rank) and (rank, out), the scaling multiplied in.
+# By layer: the matrices (in, rank) and (rank, out), including the scaling.
 Adapter = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
 class NamedPolicy:
-    """What answers to one name. Its weights never change: after an update there is another policy.
+    """A policy under one name. Its weights never change: an update makes another policy.
 
-    seed: mixed into every draw; any value with a repr. model: called as a transformers model is. adapter: what it adds
-    to an `AdaptedModel`, which is shared with others; None where `model` is a model of its own.
+    seed: combined with the seed of every draw; any value with a repr. model: has the call interface of a transformers
+    model. adapter: passed to `model`, a `MultiLoraModel` that policies share; None: `model` is the policy's own.
     """
 
     name: str
@@ -30,10 +28,10 @@ class NamedPolicy:
     adapter: Adapter | None = None
 
 
-class AdaptedModel:
-    """A transformers model and many adapters: the tokens of one forward may each have another one.
+class MultiLoraModel:
+    """A transformers model and many LoRA adapters; the tokens of one forward may use different ones.
 
-    model: plain, its rows packed into one; layers: the names of its linear layers that adapters change.
+    model: a plain transformers model, called with one packed row. layers: names of the adapted linear layers.
     """
 
     def __init__(self, model: torch.nn.Module, layers: Iterable[str]):
@@ -43,7 +41,7 @@ class AdaptedModel:
             model.get_submodule(name).register_forward_hook(partial(self._add, name))
 
     def __call__(self, *, adapters: Sequence[Adapter], counts: Sequence[int], **options: Any) -> Any:
-        """The model's forward of a packed row (1, N) whose next `counts[i]` tokens have `adapters[i]`."""
+        """Return the model's output for a packed row (1, N) whose next `counts[i]` tokens use `adapters[i]`."""
         self._routes = routes(adapters, counts, self.model.device)
         try:
             return self.model(**options)
@@ -51,7 +49,7 @@ class AdaptedModel:
             self._routes = []
 
     def _add(self, name: str, layer: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor) -> None:
-        x, out = inputs[0].flatten(0, -2), output.view(-1, output.shape[-1])  # one row for each token
+        x, out = inputs[0].flatten(0, -2), output.view(-1, output.shape[-1])  # one row per token
         for tokens, adapter in self._routes:
             down, up = adapter[name]
             if tokens is None:
@@ -63,10 +61,10 @@ class AdaptedModel:
 def routes(
     adapters: Sequence[Adapter], counts: Sequence[int], device: torch.device
 ) -> list[tuple[torch.Tensor | None, Adapter]]:
-    """Each adapter once, with the indices of its tokens; None for all of them. An empty one changes nothing."""
-    different = list({id(adapter): adapter for adapter in adapters}.values())
-    if len(different) == 1:
-        return [(None, different[0])] if different[0] else []
-    which = {id(adapter): i for i, adapter in enumerate(different)}
-    owner = torch.tensor([which[id(adapter)] for adapter in adapters]).repeat_interleave(torch.tensor(counts))
-    return [((owner == i).nonzero()[:, 0].to(device), adapter) for i, adapter in enumerate(different) if adapter]
+    """Return each distinct adapter with the indices of its tokens; None: all tokens. Empty adapters are left out."""
+    distinct = list({id(adapter): adapter for adapter in adapters}.values())
+    if len(distinct) == 1:
+        return [(None, distinct[0])] if distinct[0] else []
+    index = {id(adapter): i for i, adapter in enumerate(distinct)}
+    owner = torch.tensor([index[id(adapter)] for adapter in adapters]).repeat_interleave(torch.tensor(counts))
+    return [((owner == i).nonzero()[:, 0].to(device), adapter) for i, adapter in enumerate(distinct) if adapter]

@@ -1,111 +1,99 @@
-"""From messages to exact token ids: renders the chat template, and continues an answered conversation by its own ids.
+"""From messages to exact token ids: incremental rendering, and continuing a conversation from its sampled token ids.
 
-The text of a conversation does not tell which tokens the model sampled, for the same text has many tokenisations. So
-the ids of every answered conversation are remembered under its text, and a prompt that goes on from there starts
-with them.
-
-In what is called text here, control tokens stand under their names (see `control_tokens`): where a message spells one
-out, that is another text.
+The same text has many tokenisations. The ids of every answered conversation are therefore remembered under its text, and a
+prompt that continues it begins with them. All texts here are protected: see `control_tokens`.
 """
 
-from __future__ import annotations
-
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 from art_nb.inference.chat import RequestError
+from art_nb.inference.chat_template import CALL, CALLING, RESULT, USER, ChatTemplate, verify_template
 from art_nb.inference.control_tokens import control_tokens
-from art_nb.inference.messages import plain
-from art_nb.inference.rendering import Rendering, check_template
 
-USER, SYSTEM = {"role": "user", "content": "a"}, {"role": "system", "content": "b"}
-ANSWER, TOOL = {"role": "assistant", "content": "c"}, {"role": "tool", "tool_call_id": "d", "content": "e"}
-CALL: dict[str, Any] = {
-    "role": "assistant",
-    "content": "",
-    "tool_calls": [{"id": "d", "type": "function", "function": {"name": "f", "arguments": '{"g": 1}'}}],
-}
-OTHER_CALL = {**CALL, "tool_calls": [{**CALL["tool_calls"][0], "id": "j"}]}
-OTHER_TOOL = {**TOOL, "tool_call_id": "j"}
+MAX_CONVERSATIONS = 4096  # that are remembered
+SYSTEM, ANSWER = {"role": "system", "content": "b"}, {"role": "assistant", "content": "c"}
+OTHER_CALLING = {**CALLING, "tool_calls": [{**CALL, "id": "call_5678"}]}
+OTHER_RESULT = {**RESULT, "tool_call_id": "call_5678"}
 THOUGHT = {"role": "assistant", "content": "<think>\nh\n</think>\n\nc"}
 REASONED = {**ANSWER, "reasoning_content": "h"}
 PROBES = (
-    (SYSTEM, USER, ANSWER, USER, CALL, TOOL, ANSWER, USER, THOUGHT, USER, REASONED, USER, ANSWER),
-    (USER, CALL, TOOL, CALL, TOOL, TOOL, THOUGHT, USER, USER, ANSWER, ANSWER, USER, CALL, TOOL),
+    (SYSTEM, USER, ANSWER, USER, CALLING, RESULT, ANSWER, USER, THOUGHT, USER, REASONED, USER, ANSWER),
+    (USER, CALLING, RESULT, CALLING, RESULT, RESULT, THOUGHT, USER, USER, ANSWER, ANSWER, USER, CALLING, RESULT),
     (USER, THOUGHT, USER, REASONED, USER, {"role": "user", "content": " i \n"}),
 )
 
 
-class Template(Rendering):
-    """The tokenizer's chat template with given tools and further arguments.
+class IncrementalTemplate(ChatTemplate):
+    """A chat template that renders only new messages, if it renders each message independently of the others.
 
-    Where the template writes each message by itself, only messages that it has not seen are rendered: a long
-    conversation then costs its new messages. Whether it does so is found out by trying it on `PROBES`. What several
-    tools say in a row counts as one message, for many templates frame it as one.
+    Whether it does is tested on `PROBES`. Consecutive tool messages count as one, because many templates frame them
+    together.
     """
 
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
         super().__init__(tokenizer, tools, arguments)
-        check_template(tokenizer)
+        verify_template(tokenizer)
         self._pieces: dict[Any, str] = {}
         self._shows_ids = True
 
     @cached_property
     def by_message(self) -> bool:
-        """Whether the template writes each message by itself."""
+        """Whether the template renders each message independently."""
         conversations = [list(probe[:k]) for probe in PROBES for k in range(1, len(probe) + 1)]
         try:
-            self._user = self.whole([USER], opening=False)
-            self.opening = self.whole([USER])[len(self._user) :]
-            same = all(self._in_pieces(c) == self.whole(c) for c in conversations)
-            self._shows_ids = self.whole([USER, CALL, TOOL]) != self.whole([USER, OTHER_CALL, OTHER_TOOL])
+            self._user = self.render([USER], add_generation_prompt=False)
+            self.generation_prompt = self.render([USER])[len(self._user) :]
+            same = all(self._in_pieces(c) == self.render(c) for c in conversations)
+            self._shows_ids = self.render([USER, CALLING, RESULT]) != self.render([USER, OTHER_CALLING, OTHER_RESULT])
         except RequestError:
             return False
         return same
 
-    def text(self, messages: list[dict]) -> str:
-        """The prompt: all messages, and the opening of the assistant's next one. Raises: RequestError, as `whole`."""
+    def prompt(self, messages: list[dict]) -> str:
+        """Return the messages with the generation prompt. Raises: RequestError, as `render`."""
         if not self.by_message:
-            return self.whole(messages)
+            return self.render(messages)
         try:
             return self._in_pieces(messages)
         except UnicodeEncodeError as error:
-            raise self.refused(messages) from error
+            raise self._surrogate_error(messages) from error
 
     def answered(self, prompt: str, messages: list[dict], answer: dict) -> str:
-        """The text of a conversation whose prompt has been answered."""
+        """Return the text of a conversation with the answer to its prompt."""
         if self.by_message:
-            return prompt.removesuffix(self.opening) + self._piece([answer])
-        return self.whole([*messages, answer], opening=False)
+            return prompt.removesuffix(self.generation_prompt) + self._piece([answer])
+        return self.render([*messages, answer], add_generation_prompt=False)
 
     def turn(self, messages: list[dict]) -> tuple[list[int], list[int]]:
-        """The ids of a conversation that ends with an answer: those before it, and its own with the token that ends it."""
-        end = self.control.name(self._tokenizer.eos_token)
-        prompt = self.text(messages[:-1])
+        """Return the ids of a conversation's prompt, and those of the answer that ends it, with its end token."""
+        end = self.control.placeholder(self._tokenizer.eos_token)
+        prompt = self.prompt(messages[:-1])
         whole = self.answered(prompt, messages[:-1], messages[-1])
-        # Some templates do not repeat the generation prompt (they drop earlier thoughts).
-        answer = whole[len(prompt) :] if whole.startswith(prompt) else self.control.named(messages[-1]["content"])
-        # What follows the end of the turn is the template's, not the policy's.
+        # Some templates do not repeat the generation prompt, because they drop earlier thoughts.
+        answer = whole[len(prompt) :] if whole.startswith(prompt) else self.control.protect(messages[-1]["content"])
+        # Text behind the end token is the template's, not the policy's.
         return self.control.ids(prompt), self.control.ids(answer.split(end)[0] + end)
 
     def _in_pieces(self, messages: list[dict]) -> str:
-        key = "first", self._seen(messages[0])
+        key = "first", self._key(messages[0])
         if key not in self._pieces:
-            self._pieces[key] = self.rendered(messages[:1], opening=False)
-        return "".join([self._pieces[key], *map(self._piece, _blocks(messages[1:])), self.opening])
+            self._pieces[key] = self._render(messages[:1], add_generation_prompt=False)
+        return "".join([self._pieces[key], *map(self._piece, _blocks(messages[1:])), self.generation_prompt])
 
     def _piece(self, block: list[dict]) -> str:
-        key = self._seen(block[0]) if len(block) == 1 else tuple(map(self._seen, block))
+        key = self._key(block[0]) if len(block) == 1 else tuple(map(self._key, block))
         piece = self._pieces.get(key)
         if piece is None:
-            piece = self._pieces[key] = self.rendered([USER, *block], opening=False).removeprefix(self._user)
+            piece = self._pieces[key] = self._render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
         return piece
 
-    def _seen(self, message: dict) -> Any:
-        """What the template sees of a message. The ids of tool calls are never the same, and few templates show them."""
+    def _key(self, message: dict) -> Any:
+        """What the template shows of a message. Ids of tool calls are always new, and few templates show them."""
         if len(message) == 2:
             return message["role"], message["content"]
         if len(message) == 3 and not self._shows_ids:
@@ -118,89 +106,64 @@ class Template(Rendering):
         return repr(message)
 
 
-def _blocks(messages: list[dict]) -> list[list[dict]]:
-    """Each message by itself, but what several tools say in a row together."""
-    blocks: list[list[dict]] = []
-    for message in messages:
-        if message["role"] == "tool" and blocks and blocks[-1][0]["role"] == "tool":
-            blocks[-1].append(message)
-        else:
-            blocks.append([message])
-    return blocks
-
-
-def token_ids(
-    tokenizer, messages: list[dict], tools: list[dict] | None = None, *, opening: bool = False, **arguments: Any
-) -> list[int]:
-    """The token ids of a conversation, as `apply_chat_template` gives them, but that no text becomes a control token.
-
-    opening: with the opening of the assistant's next message; arguments: further ones of the template.
-
-    Raises: RequestError where they are no messages, or the template refuses them.
-    """
-    template = Template(tokenizer, tools, arguments)
-    return template.control.ids(template.whole(plain(messages), opening))
+def _blocks(messages: list[dict]) -> Iterator[list[dict]]:
+    """Group consecutive tool messages; every other message is alone."""
+    for is_tool, run in groupby(messages, key=lambda message: message["role"] == "tool"):
+        block = list(run)
+        yield from [block] if is_tool else [[message] for message in block]
 
 
 @dataclass
-class Answered:
-    """An answered conversation: its ids without the end of the answer, its slot, and how often it was gone on with."""
+class AnsweredConversation:
+    """Token ids of a conversation without the end of its answer, its slot, and how many prompts have continued it."""
 
     ids: list[int]
     slot: int
     continued: int = 0
 
 
-class Prompts:
-    """Token ids of conversations.
+class PromptEncoder:
+    """Encodes prompts, and remembers the token ids of answered conversations.
 
-    tokenizer: with a chat template; ends: the texts of the tokens that end an answer; remembered: how many answered
-    conversations to keep the ids of.
+    tokenizer: with a chat template; ends: the texts of the tokens that end an answer.
     """
 
-    def __init__(self, tokenizer, ends: Iterable[str], remembered: int = 4096):
-        self._control = control_tokens(tokenizer)
-        self._tokenizer, self._ends, self._remembered = tokenizer, list(map(self._control.name, ends)), remembered
-        self.forget()
+    def __init__(self, tokenizer, ends: Iterable[str]):
+        control = control_tokens(tokenizer)
+        self._encode, self._tokenizer, self._ends = control.ids, tokenizer, list(map(control.placeholder, ends))
+        self._templates: dict[str, IncrementalTemplate] = {}
+        self._answered: dict[str, list[AnsweredConversation]] = {}
 
-    def forget(self) -> None:
-        """Drop all that was remembered."""
-        self._templates: dict[str, Template] = {}
-        self._answered: dict[str, list[Answered]] = {}
-
-    def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> Template:
-        """The chat template with these tools and arguments. Raises RequestError where they are no JSON."""
+    def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> IncrementalTemplate:
+        """Return the chat template with these tools and arguments. Raises: RequestError when they are not JSON."""
         try:
             key = json.dumps([tools, arguments], sort_keys=True)
         except (TypeError, ValueError) as error:
             raise RequestError(f"tools: expected plain JSON values ({error})") from error
         if key not in self._templates:
-            self._templates[key] = Template(self._tokenizer, tools, arguments)
+            self._templates[key] = IncrementalTemplate(self._tokenizer, tools, arguments)
         return self._templates[key]
 
-    def ids(self, text: str) -> tuple[list[int], int | None]:
-        """The prompt's token ids, and the slot that held the conversation it continues, if it does.
+    def encode(self, prompt: str) -> tuple[list[int], AnsweredConversation | None]:
+        """Return the prompt's token ids, and the answered conversation that it continues.
 
-        Of several conversations with the same text so far, it is the first that has not been gone on with.
+        Of several conversations with the same text, it is the one that was continued least, the first of these.
         """
-        cut = len(text)
-        while (cut := max(text.rfind(end, 0, cut) for end in self._ends)) >= 0:
-            if same := self._answered.get(text[:cut]):
+        cut = len(prompt)
+        while (cut := max(prompt.rfind(end, 0, cut) for end in self._ends)) >= 0:
+            if same := self._answered.get(prompt[:cut]):
                 known = min(same, key=lambda answered: answered.continued)
-                known.continued += 1
-                # The rest starts with an end-of-turn token, and tokenisation does not reach across one.
-                return known.ids + self._control.ids(text[cut:]), known.slot
-        return self._control.ids(text), None
+                # The rest begins with an end token, across which no tokenizer merges.
+                return known.ids + self._encode(prompt[cut:]), known
+        return self._encode(prompt), None
 
     def remember(self, prompt: str, text: str, ids: list[int], slot: int) -> None:
-        """Keep what a conversation was made of.
+        """Remember an answered conversation, unless the template changed the prompt once it was answered.
 
-        prompt: its text before the answer; text: with the answer; ids: what the model saw and said, without the end of
-        the answer. Nothing is kept where the template changed the prompt once it was answered: the ids would say
-        something else than the text.
+        prompt: its text before the answer; text: with the answer; ids: its tokens without the end of the answer.
         """
         cut = max(text.rfind(end) for end in self._ends)
         if cut >= 0 and text.startswith(prompt):
-            self._answered.setdefault(text[:cut], []).append(Answered(ids, slot))
-            if len(self._answered) > self._remembered:
+            self._answered.setdefault(text[:cut], []).append(AnsweredConversation(ids, slot))
+            if len(self._answered) > MAX_CONVERSATIONS:
                 del self._answered[next(iter(self._answered))]

@@ -1,51 +1,102 @@
-"""Which slot holds which tokens, computed by which policy, and which slots are free; knows nothing of keys and values."""
+"""KV cache slots: what each holds, prefix reuse, and which waiting generations start in the next forward."""
 
-from __future__ import annotations
+from itertools import islice
 
-WORTH_SHARING = 16  # tokens; a shorter common beginning is computed again
+from art_nb.inference.cache import SlotCache
+from art_nb.inference.generation import Generation
+
+MIN_SHARED = 16  # tokens; a shorter common prefix is computed again
+MIN_AWAITED = 32  # tokens; wait one forward for a prefix that another generation computes if it saves as many
+MAX_PREFILL = 32768  # prompt tokens of one forward
 
 
 class Slots:
-    """held: the tokens of each slot that are computed; owners: the name of the policy that computed them.
+    """The slots of a cache.
 
-    free: those that no request uses, the longest idle first. What they hold can be gone on with by their owner alone.
+    held: the computed tokens of each slot; owners: the name of the policy that computed them.
+    free: the unused slots, the longest unused first. What they hold can be reused.
     """
 
-    def __init__(self, count: int):
+    def __init__(self, cache: SlotCache):
+        count = len(cache.lengths)
+        self.cache, self.owners, self.free = cache, [""] * count, dict.fromkeys(range(count))
         self.held: list[list[int]] = [[] for _ in range(count)]
-        self.owners = [""] * count
-        self.free = dict.fromkeys(range(count))
 
-    def of(self, policy: str | None) -> list[int]:
-        """The slots of a policy, or all."""
-        return [slot for slot, owner in enumerate(self.owners) if policy in (None, owner)]
+    def clear(self, policy: str | None = None) -> None:
+        """Drop the tokens of one policy, or of all."""
+        for slot, owner in enumerate(self.owners):
+            if policy in (None, owner):
+                self.held[slot], self.cache.lengths[slot] = [], 0
+        self.free = dict.fromkeys(sorted(self.free))  # in the initial order, so that a run can be repeated exactly
 
-    def source(self, policy: str, prompt: list[int], last: int | None) -> tuple[int | None, int]:
-        """The slot that holds most of the prompt's beginning, and how many tokens that is.
+    def admit(self, waiting: list[Generation]) -> tuple[list[Generation], list[Generation]]:
+        """Give waiting generations a free slot each. Returns those admitted, and those that still wait.
 
-        last: the slot that the conversation had; the right one if nobody has used it since.
+        A prefix of the prompt that some slot holds is not computed again.
         """
-        if last in self.free and self.owners[last] == policy and _starts(prompt, self.held[last]):
-            return last, len(self.held[last])
-        start = prompt[:WORTH_SHARING]
-        alike = [s for s, held in enumerate(self.held) if held[:WORTH_SHARING] == start and self.owners[s] == policy]
-        shared = {slot: common(self.held[slot], prompt) for slot in alike}
+        # Continued conversations come first, so that each finds its slot unchanged. Those of a policy get adjacent slots.
+        queue = sorted(waiting, key=lambda generation: (generation.previous_slot is None, generation.policy.name))
+        longest_unused = iter(sorted(islice(self.free, len(queue))))
+        admitted: list[Generation] = []
+        delayed: list[Generation] = []
+        for generation in queue:
+            if not self.free or sum(len(each.pending) for each in admitted) > MAX_PREFILL:
+                delayed.append(generation)
+                continue
+            policy, prompt = generation.policy.name, generation.prompt
+            source, shared = self.longest_prefix(policy, prompt, generation.previous_slot)
+            slot = source if source in self.free and shared == len(self.held[source]) else None
+            if slot is None and _is_computed_next(generation, shared, admitted):
+                delayed.append(generation)
+                continue
+            if slot is None:
+                slot = next(each for each in longest_unused if each in self.free)
+            generation.slot, generation.pending = slot, self.occupy(slot, policy, prompt, source, shared)
+            admitted.append(generation)
+        return admitted, delayed
+
+    def longest_prefix(self, policy: str, prompt: list[int], previous: int | None) -> tuple[int | None, int]:
+        """Return the slot that holds the longest prefix of the prompt, and its length in tokens.
+
+        previous: the slot of the conversation's last turn; it is the result if it has not been used since.
+        """
+        if previous in self.free and self.owners[previous] == policy:
+            held = self.held[previous]
+            if held and prompt[: len(held)] == held:
+                return previous, len(held)
+        start = prompt[:MIN_SHARED]
+        alike = [s for s, held in enumerate(self.held) if held[:MIN_SHARED] == start and self.owners[s] == policy]
+        shared = {slot: common_prefix(self.held[slot], prompt) for slot in alike}
         return max(shared.items(), key=lambda item: item[1], default=(None, 0))
 
-    def take(self, slot: int, policy: str, tokens: list[int]) -> None:
-        """Give a free slot, which holds `tokens`, to a request to `policy`."""
-        self.held[slot], self.owners[slot] = tokens, policy
+    def occupy(self, slot: int, policy: str, prompt: list[int], source: int | None, shared: int) -> list[int]:
+        """Take a free slot and copy `shared` tokens of the prompt from slot `source`. Returns the tokens left to compute."""
+        if source is not None and slot != source and shared:
+            self.cache.copy(source, slot, shared)
+        shared = min(shared, len(prompt) - 1)  # the logits of at least one token are needed
+        self.held[slot], self.owners[slot], self.cache.lengths[slot] = prompt[:shared], policy, shared
         del self.free[slot]
+        return prompt[shared:]
+
+    def extend(self, slot: int, tokens: list[int]) -> None:
+        """Record that keys and values of these tokens were appended."""
+        self.held[slot] += tokens
+        self.cache.lengths[slot] += len(tokens)
 
 
-def common(a: list[int], b: list[int]) -> int:
-    """The length of the common beginning."""
+def _is_computed_next(generation: Generation, shared: int, admitted: list[Generation]) -> bool:
+    """Whether an admitted generation computes much more of the prompt than the `shared` tokens that are cached."""
+    prompt, policy = generation.prompt, generation.policy.name
+    if len(prompt) < MIN_AWAITED:
+        return False
+    alike = (other for other in admitted if other.policy.name == policy)
+    return any(common_prefix(other.prompt, prompt) >= shared + MIN_AWAITED for other in alike)
+
+
+def common_prefix(a: list[int], b: list[int]) -> int:
+    """Return the length of the common prefix, found by bisection."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if a[low:middle] == b[low:middle] else (low, middle - 1)
     return low
-
-
-def _starts(prompt: list[int], held: list[int]) -> bool:
-    return len(held) > 0 and prompt[: len(held)] == held

@@ -1,7 +1,7 @@
-"""An answer in pieces: OpenAI's chunks while tokens come, and their form on the wire.
+"""Answers in OpenAI's format: whole, in chunks while they are sampled, and chunks as server-sent events.
 
-What was sent can't be taken back. So text waits for as long as it could still become something else: half of a
-character, the beginning of a stop string or of a tool call. All chunks together say what the whole answer says.
+A chunk that was sent cannot be changed. Text is therefore held back while further tokens could change it: an incomplete
+character, or the beginning of a stop string or of a tool call. The chunks add up to exactly the whole answer.
 
 Source: https://platform.openai.com/docs/api-reference/chat-streaming
 """
@@ -14,48 +14,78 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
-from openai.types.chat import ChatCompletion
-from openai.types.chat.chat_completion import Choice
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
+from openai.types.chat.chat_completion import Choice, ChoiceLogprobs
+from openai.types.completion_usage import CompletionUsage
 from pydantic_core import to_json
 
-from art_nb.inference.chat import OF_SAMPLING, TOOL_MARK, Answer, Options, choice, head, logprobs
+from art_nb.inference.chat import SAMPLING_FIELDS, TOOL_START, ChatOptions, parse_tool_calls
 
-if TYPE_CHECKING:
-    from art_nb.inference.request import Request
+if TYPE_CHECKING:  # its module imports torch, which a client does not need
+    from art_nb.inference.generation import Generation
+
+
+def build_completion(key: str, options: ChatOptions, generations: list[Generation]) -> ChatCompletion:
+    """Build the completion of one request. key: unique to the request, part of all ids."""
+    prompt, sampled = len(generations[0].prompt), sum(len(generation.tokens) for generation in generations)
+    return ChatCompletion(
+        **build_header(key, options),
+        object="chat.completion",
+        choices=[build_choice(key, i, generation) for i, generation in enumerate(generations)],
+        usage=CompletionUsage(prompt_tokens=prompt, completion_tokens=sampled, total_tokens=prompt + sampled),
+    )
+
+
+def build_header(key: str, options: ChatOptions) -> dict[str, Any]:
+    """Return the fields that completions and chunks have in common."""
+    return {"id": f"chatcmpl-{key}", "created": int(time.time()), "model": options.model}
+
+
+def build_choice(key: str, index: int, generation: Generation) -> Choice:
+    """Build one choice, with the fields of a `SampledChoice`."""
+    options, content = generation.options, generation.content()
+    calls, content = parse_tool_calls(content) if options.tools else ([], content)
+    message: dict[str, Any] = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [{**call, "id": f"{call['id']}_{key}-{index}"} for call in calls]
+    return Choice(
+        index=index,
+        finish_reason="tool_calls" if calls else generation.finish_reason,
+        message=ChatCompletionMessage.model_validate(message),
+        logprobs=ChoiceLogprobs(content=generation.token_details) if options.logprobs else None,
+        prompt_token_ids=generation.prompt,
+        token_ids=generation.tokens,
+        token_logprobs=generation.logprobs,
+        token_texts=[generation.vocabulary.token_text(token) for token in generation.tokens],
+        policy=generation.policy.name,
+    )
 
 
 class Chunks:
-    """The chunks of one request, as they are sampled: iterate with `async for`, or give the rest up with `aclose()`.
+    """Asynchronous iterator over the chunks of one request; `aclose()` cancels what is left.
 
-    A chunk is the JSON of OpenAI's ChatCompletionChunk as a dict. It holds what was sampled since the last was asked for: a
-    token, or more for who asks late.
+    Each chunk is the JSON of OpenAI's ChatCompletionChunk as a dict, and holds everything sampled since the one before.
 
-    requests: one for each answer; key, options: as of `chat.completion`; read: the answer of one, as far as it is
-    certain; whole: the completion, once all are done.
-    on_completion: called with the completion before the chunk comes that ends its last answer.
-    pace: gives the seconds from text to text, at least; what is sampled meanwhile comes together. The first text waits for
-        nothing, nor does the end.
+    generations: one per choice; key, options: see `build_completion`; complete: builds the completion at the end.
+    on_completion: called with the completion before the last chunk of its last choice.
+    min_interval: returns the minimum number of seconds between two chunks with text. The first text and the end of an
+        answer are sent at once.
     """
 
     on_completion: Callable[[ChatCompletion], None] | None = None
-    pace: Callable[[], float] = staticmethod(lambda: 0.0)
+    min_interval: Callable[[], float] = staticmethod(lambda: 0.0)
 
     def __init__(
-        self,
-        requests: list[Request],
-        key: str,
-        options: Options,
-        read: Callable[[Request], Answer],
-        whole: Callable[[], ChatCompletion],
+        self, generations: list[Generation], key: str, options: ChatOptions, complete: Callable[[], ChatCompletion]
     ):
-        self._requests, self._key, self._options, self._read, self._whole = requests, key, options, read, whole
-        self._head = {**head(key, options), "object": "chat.completion.chunk"}
+        self._generations, self._key, self._options, self._complete = generations, key, options, complete
+        self._header = {**build_header(key, options), "object": "chat.completion.chunk"}
         self._usage: dict[str, Any] | None = None
-        self._news, self._due = asyncio.Event(), 0.0
-        for request in requests:
-            request.on_token = self._hear
-            request.done.add_done_callback(lambda _: self._news.set())
-        self._chunks = self._follow()
+        self._new, self._due = asyncio.Event(), 0.0
+        for generation in generations:
+            generation.on_token = self._on_token
+            generation.done.add_done_callback(lambda _: self._new.set())
+        self._chunks = self._generate()
 
     def __aiter__(self) -> Chunks:
         return self
@@ -65,108 +95,104 @@ class Chunks:
 
     async def aclose(self) -> None:
         """Stop sampling."""
-        for request in self._requests:
-            request.give_up()
+        for generation in self._generations:
+            generation.cancel()
         await self._chunks.aclose()
 
-    def _hear(self) -> None:
-        """There are new tokens."""
+    def _on_token(self) -> None:
         if time.monotonic() >= self._due:
-            self._news.set()
+            self._new.set()
 
-    async def _follow(self) -> AsyncGenerator[dict[str, Any], None]:
-        left = {request: Pieces(i, self._options) for i, request in enumerate(self._requests)}
+    async def _generate(self) -> AsyncGenerator[dict[str, Any], None]:
+        left = {generation: ChoiceChunks(i, generation) for i, generation in enumerate(self._generations)}
         try:
-            for pieces in left.values():
-                yield self._chunk(pieces.begin())
+            for chunks in left.values():
+                yield self._chunk(chunks.first())
             while left:
-                await self._news.wait()
-                self._news.clear()
-                for request, pieces in list(left.items()):
-                    for piece in self._new(request, pieces, left):
-                        self._due = time.monotonic() + self.pace()
-                        yield self._chunk(piece)
+                await self._new.wait()
+                self._new.clear()
+                for generation, chunks in list(left.items()):
+                    for choice in self._next(generation, chunks, left):
+                        self._due = time.monotonic() + self.min_interval()
+                        yield self._chunk(choice)
             if self._options.include_usage:
                 yield self._chunk(None)
         finally:
-            for request in self._requests:
-                request.give_up()
+            for generation in self._generations:
+                generation.cancel()
 
-    def _new(self, request: Request, pieces: Pieces, left: dict[Request, Pieces]) -> Iterator[dict]:
-        """What can be said of an answer since it was last looked at. Raises: what ended its sampling."""
-        if not request.done.done():
-            return pieces.more(self._read(request))
-        request.done.result()
-        del left[request]
+    def _next(self, generation: Generation, chunks: ChoiceChunks, left: dict[Generation, ChoiceChunks]) -> Iterator[dict]:
+        """Return what is new of one choice. Raises: the error that ended its sampling."""
+        if not generation.done.done():
+            return chunks.more()
+        generation.done.result()
+        del left[generation]
         if not left:
-            self._end(self._whole())
-        answer = self._read(request)
-        return pieces.end(answer, choice(self._key, pieces.index, answer, self._options))
+            completion = self._complete()
+            self._usage = completion.usage.model_dump(exclude_none=True) if completion.usage else None
+            if self.on_completion:
+                self.on_completion(completion)
+        return chunks.last(build_choice(self._key, chunks.index, generation))
 
-    def _end(self, completion: ChatCompletion) -> None:
-        self._usage = completion.usage.model_dump(exclude_none=True) if completion.usage else None
-        if self.on_completion:
-            self.on_completion(completion)
-
-    def _chunk(self, piece: dict | None) -> dict[str, Any]:
-        """One that holds a piece, or the usage alone."""
-        usage = {"usage": None if piece else self._usage} if self._options.include_usage else {}
-        return {**self._head, "choices": [piece] if piece else [], **usage}
+    def _chunk(self, choice: dict | None) -> dict[str, Any]:
+        """Build a chunk with one choice, or with the usage alone."""
+        usage = {"usage": None if choice else self._usage} if self._options.include_usage else {}
+        return {**self._header, "choices": [choice] if choice else [], **usage}
 
 
-class Pieces:
-    """Cuts one answer into the choices of chunks. index: of the answer among those to its request."""
+class ChoiceChunks:
+    """Cuts one choice into the choices of chunks. index: the choice's."""
 
-    def __init__(self, index: int, options: Options):
-        self.index, self._options = index, options
-        self._sent, self._reported = "", 0  # characters, tokens
+    def __init__(self, index: int, generation: Generation):
+        self.index, self._generation = index, generation
+        self._sent, self._details_sent = "", 0
 
-    def begin(self) -> dict[str, Any]:
-        return self._piece({"role": "assistant", "content": ""})
+    def first(self) -> dict[str, Any]:
+        return self._delta({"role": "assistant", "content": ""})
 
-    def more(self, answer: Answer) -> Iterator[dict[str, Any]]:
-        """For an answer that is not over yet."""
-        yield from self._text(settled(answer.content, self._options), answer)
+    def more(self) -> Iterator[dict[str, Any]]:
+        """What is new while the generation is in progress."""
+        yield from self._text(stable_prefix(self._generation.content(), self._generation.options))
 
-    def end(self, answer: Answer, whole: Choice) -> Iterator[dict[str, Any]]:
-        """What is left of an answer that is over; `whole` is its choice."""
-        yield from self._text(whole.message.content or "", answer, last=True)
+    def last(self, whole: Choice) -> Iterator[dict[str, Any]]:
+        """The rest of a finished generation; `whole` is its choice."""
+        yield from self._text(whole.message.content or "", last=True)
         for i, call in enumerate(whole.message.model_dump()["tool_calls"] or []):
             arguments = call["function"].pop("arguments")
-            yield self._piece({"tool_calls": [{"index": i, **call, "function": {**call["function"], "arguments": ""}}]})
-            yield self._piece({"tool_calls": [{"index": i, "function": {"arguments": arguments}}]})
-        yield self._piece({}, finish_reason=whole.finish_reason, **whole.model_dump(include=OF_SAMPLING))
+            yield self._delta({"tool_calls": [{"index": i, **call, "function": {**call["function"], "arguments": ""}}]})
+            yield self._delta({"tool_calls": [{"index": i, "function": {"arguments": arguments}}]})
+        yield self._delta({}, finish_reason=whole.finish_reason, **whole.model_dump(include=SAMPLING_FIELDS))
 
-    def _text(self, said: str, answer: Answer, last: bool = False) -> Iterator[dict[str, Any]]:
-        new, self._sent = said[len(self._sent) :], said
-        unreported = self._options.logprobs and self._reported < len(answer.tokens)
-        if new or (last and unreported):
-            told = {"logprobs": logprobs(answer, self._reported).model_dump()} if unreported else {}
-            self._reported = len(answer.tokens)
-            yield self._piece({"content": new}, **told)
+    def _text(self, content: str, last: bool = False) -> Iterator[dict[str, Any]]:
+        new, self._sent = content[len(self._sent) :], content
+        details = self._generation.token_details[self._details_sent :]
+        if new or (last and details):
+            logprobs = {"logprobs": ChoiceLogprobs(content=details).model_dump()} if details else {}
+            self._details_sent += len(details)
+            yield self._delta({"content": new}, **logprobs)
 
-    def _piece(self, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
+    def _delta(self, delta: dict[str, Any], **more: Any) -> dict[str, Any]:
         return {"index": self.index, "delta": delta, "finish_reason": None, "logprobs": None, **more}
 
 
-def settled(text: str, options: Options) -> str:
-    """The beginning of an unfinished answer that its content will begin with, whatever comes."""
-    text = text.rstrip("\ufffd")  # the rest of a character may come
-    marks = [*options.stop, TOOL_MARK] if options.tools else options.stop
-    cut = min([len(text), *(_first(text, mark) for mark in marks)])
-    return text[:cut].rstrip() if options.tools else text[:cut]  # blanks before a call are not content
+def stable_prefix(text: str, options: ChatOptions) -> str:
+    """Return the part of an unfinished answer's text that no further token can change."""
+    text = text.rstrip("\ufffd")  # the rest of a character may follow
+    marks = [*options.stop, TOOL_START] if options.tools else options.stop
+    cut = min([len(text), *(_start_of(mark, text) for mark in marks)])
+    return text[:cut].rstrip() if options.tools else text[:cut]  # whitespace before a tool call is not content
 
 
-def _first(text: str, mark: str) -> int:
-    """Where the mark begins in the text, or may begin at its end."""
+def _start_of(mark: str, text: str) -> int:
+    """Return where the mark starts in the text, or may start at its end; else the length of the text."""
     ends = range(max(0, len(text) - len(mark) + 1), len(text))
     found = text.find(mark)
     return found if found >= 0 else next((i for i in ends if mark.startswith(text[i:])), len(text))
 
 
 async def events(chunks: Chunks) -> AsyncGenerator[bytes, None]:
-    """Chunks as a server sends them: `data: {...}` lines of server-sent events, `data: [DONE]` at the end."""
-    async with aclosing(chunks):  # whoever stops listening stops the sampling
+    """Encode chunks as server-sent events: `data: {...}`, and `data: [DONE]` at the end."""
+    async with aclosing(chunks):  # a client that disconnects stops the sampling
         async for chunk in chunks:
             yield b"data: " + to_json(chunk, inf_nan_mode="null") + b"\n\n"
     yield b"data: [DONE]\n\n"

@@ -1,5 +1,5 @@
 """`from art_nb.local import LocalBackend`, the import path that ART's examples use; knows nothing about what it does."""
 
-from art_nb.backend import LocalBackend
+from art_nb.backends.local import LocalBackend
 
 __all__ = ["LocalBackend"]

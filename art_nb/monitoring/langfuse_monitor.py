@@ -1,8 +1,8 @@
-"""Trajectories as traces in Langfuse: a trace each, in it a span a turn, in that a generation, and the reward as a score.
+"""`LangfuseMonitor`: a Langfuse trace per trajectory, with a span and a generation per turn, and the reward as a score.
 
-Spans are made by OpenTelemetry and go to Langfuse's OTLP endpoint under the names of its SDK; scores go by the SDK's client
-of its API. The SDK's own tracer is not used: its spans begin when they are made, and the rollouts are over by then; and
-there is one for each key in a process, so it would be that of the learner's own code as well.
+OpenTelemetry makes the spans, with the attribute names of Langfuse's SDK, and this module posts them to its OTLP endpoint;
+scores go through the SDK's API client. The SDK's own tracer can't be used: its spans start when they are made, after the
+rollouts have ended, and all code in a process that uses the same key shares it.
 """
 
 from __future__ import annotations
@@ -12,34 +12,33 @@ import json
 import math
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import httpx
 
 from art_nb.api_costs import MILLION, TokenPricing
-from art_nb.monitoring.entry import Entry
-from art_nb.monitoring.monitor import Monitor, Refused, Unavailable
+from art_nb.monitoring.monitor import LogEntry, Monitor, ServiceRejected, ServiceUnavailable
 
 CLOUD = "https://cloud.langfuse.com"
-AT_ONCE = 16  # trajectories in a request
-MOMENT = 1_000_000  # nanoseconds from one turn to the next: nobody noted when they were said, so this is only their order
+BATCH = 16  # trajectories per request
+TURN_DURATION = 1_000_000  # nanoseconds per turn: the time of a turn is unknown, so this shows only the order
 
 
 class LangfuseMonitor(Monitor):
     """Sends every logged trajectory to Langfuse.
 
-    The trace is called "{model} {split}" and tagged with split and step; its session is the group, so that what GRPO
-    compares lies side by side. It holds a span for each turn of a model, from what it was told last to what it said, and in
-    that a generation: model and checkpoint, the whole prompt, the answer, tokens, cost. The reward is a score; metrics and
-    facts are metadata. The trace's times are those of the rollout; those of turns give their order, no duration.
+    The trace is named "{model} {split}" and tagged with split and step; its session is the group. It contains a span for
+    each turn of a model, from the preceding messages to the answer, and in that a generation: model and checkpoint, the
+    prompt, the answer, tokens, cost. The trace has the rollout's times; those of turns show only their order.
 
     Args:
-        public_key, secret_key: None takes LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY.
-        base_url: None takes LANGFUSE_BASE_URL, else the public service. Any server that takes OTLP over HTTP at
-            {base_url}/api/public/otel/v1/traces sees the spans.
-        pricing: what a token costs, for the cost of generations; None: none is said.
-        every: send one trajectory of so many.
-        timeout: seconds that a request may take.
+        public_key, secret_key: None: LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY.
+        base_url: None: LANGFUSE_BASE_URL, else the public service. Any server that accepts OTLP over HTTP at
+            {base_url}/api/public/otel/v1/traces receives the spans.
+        pricing: of tokens, for the cost of generations; None: no cost is sent.
+        every: send every n-th trajectory.
+        timeout: seconds per request.
         patience, backlog: see `Monitor`.
     """
 
@@ -61,71 +60,66 @@ class LangfuseMonitor(Monitor):
         public = public_key or os.environ.get("LANGFUSE_PUBLIC_KEY")
         secret = secret_key or os.environ.get("LANGFUSE_SECRET_KEY")
         if not public or not secret:
-            raise ValueError("give public_key and secret_key, or set LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY")
+            raise ValueError("no keys: give public_key and secret_key, or set LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY")
         if every < 1:
-            raise ValueError(f"every is {every}: expected 1, for each trajectory, or more")
+            raise ValueError(f"every is {every}: expected 1 (for each trajectory) or more")
         self.base_url = (base_url or os.environ.get("LANGFUSE_BASE_URL") or CLOUD).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url is {self.base_url!r}: expected something like {CLOUD}")
+            raise ValueError(f"base_url is {self.base_url!r}: expected a URL such as {CLOUD}")
         self.pricing, self.every, self.timeout = pricing, every, timeout
-        self._keys, self._secrets = (public, secret), [secret]
+        self._keys, self.secrets = (public, secret), [secret]
 
-    def send(self, entry: Entry) -> None:
+    def send(self, entry: LogEntry) -> None:
         from langfuse.api import LangfuseAPI
         from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
         chosen = entry.trajectories[:: self.every]
-        with httpx.Client(auth=self._keys, timeout=self.timeout) as client:
+        with httpx.Client(auth=self._keys, timeout=self.timeout) as client, _service_errors(self.base_url):
             api = LangfuseAPI(base_url=self.base_url, username=self._keys[0], password=self._keys[1], httpx_client=client)
-            for i in range(0, len(chosen), AT_ONCE):
-                traces = [_Trace(entry, record, self.pricing) for record in chosen[i : i + AT_ONCE]]
+            for i in range(0, len(chosen), BATCH):
+                traces = [_Trace(entry, record, self.pricing) for record in chosen[i : i + BATCH]]
                 spans = encode_spans([span for trace in traces for span in trace.spans()]).SerializeToString()
-                self._post(client, spans)
+                headers = {"Content-Type": "application/x-protobuf", "x-langfuse-ingestion-version": "4"}
+                _check(client.post(f"{self.base_url}/api/public/otel/v1/traces", content=spans, headers=headers).status_code)
                 if scores := [trace.score() for trace in traces if math.isfinite(trace.reward)]:
-                    _scored(api, scores)
-
-    def _post(self, client: httpx.Client, spans: bytes) -> None:
-        headers = {"Content-Type": "application/x-protobuf", "x-langfuse-ingestion-version": "4"}
-        try:
-            answer = client.post(f"{self.base_url}/api/public/otel/v1/traces", content=spans, headers=headers)
-        except httpx.TransportError as error:
-            raise Unavailable(f"{self.base_url} does not answer ({type(error).__name__})") from error
-        _checked(answer.status_code)
+                    api.scores.create(request=scores, request_options={"max_retries": 0})
 
 
-def _checked(status: int) -> None:
-    if status in (401, 403):
-        raise Refused(f"it refuses the key (HTTP {status})")
-    if status == 429 or status >= 500:
-        raise Unavailable(f"it answers HTTP {status}")
-    if status >= 300:
-        raise RuntimeError(f"it does not take this (HTTP {status})")
-
-
-def _scored(api: Any, scores: list[dict[str, Any]]) -> None:
+@contextmanager
+def _service_errors(url: str) -> Iterator[None]:
+    """Raise ServiceUnavailable or ServiceRejected in place of the clients' own exceptions."""
     from langfuse.api.core import ApiError
 
     try:
-        api.scores.create(request=scores, request_options={"max_retries": 0})
+        yield
     except httpx.TransportError as error:
-        raise Unavailable(f"it does not take scores ({type(error).__name__})") from error
+        raise ServiceUnavailable(f"{url} does not answer ({type(error).__name__})") from error
     except ApiError as error:
-        _checked(error.status_code or 500)
+        _check(error.status_code or 500)
+
+
+def _check(status: int) -> None:
+    if status in (401, 403):
+        raise ServiceRejected(f"it rejects the key (HTTP {status})")
+    if status == 429 or status >= 500:
+        raise ServiceUnavailable(f"it answers HTTP {status}")
+    if status >= 300:
+        raise RuntimeError(f"it rejects the request (HTTP {status})")
 
 
 class _Trace:
-    """The spans and the score of one trajectory. Its ids follow from its place in the run: sent twice, it is there once."""
+    """The spans and the score of one trajectory. Its ids are derived from its place in the run: resending overwrites."""
 
-    def __init__(self, entry: Entry, record: dict[str, Any], pricing: TokenPricing | None):
+    def __init__(self, entry: LogEntry, record: dict[str, Any], pricing: TokenPricing | None):
         self.entry, self.record, self.pricing, self.reward = entry, record, pricing, float(record["reward"])
         place = [str(entry.folder), entry.split, entry.step, record["group"], record["index"], record["started"]]
         self._seed = json.dumps(place)
         self.id, self._ids = self._digest("trace", 16), 0
-        self._made: list[Any] = []
+        self._spans: list[Any] = []
         self._now = int(record["started"] * 1e9)  # nanoseconds
 
     def spans(self) -> list[Any]:
-        """Finished spans, the trace's own first."""
+        """Return the finished spans, the root first."""
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
@@ -134,23 +128,25 @@ class _Trace:
             sampler=ALWAYS_ON, resource=Resource({"service.name": "art_nb"}), shutdown_on_exit=False, id_generator=self
         )
         self._tracer = provider.get_tracer("art_nb")
-        began, seconds = self._now, self.record["metrics"].get("duration", 0.0)
-        whole = self._span(None, f"{self.entry.model} {self.entry.split}", self._of_trace())
-        for number, turns in enumerate([self.record["turns"], *self.record.get("additional_turns", [])]):
-            for i, asked in _turns(turns):
-                self._turn(whole, f"turn {i}" if number == 0 else f"turn {number}.{i}", turns, asked)
-        whole.end(max(self._now, began + int(seconds * 1e9)))
-        return self._made
+        started, seconds = self._now, self.record["metrics"].get("duration", 0.0)
+        root = self._span(None, f"{self.entry.model} {self.entry.split}", self._root_attributes())
+        for history, turns in enumerate([self.record["turns"], *self.record.get("additional_turns", [])]):
+            begin = 0
+            for number, end in enumerate((i for i, turn in enumerate(turns) if turn["trainable"]), start=1):
+                self._turn(root, f"turn {number}" if history == 0 else f"turn {history}.{number}", turns, slice(begin, end))
+                begin = end + 1
+        root.end(max(self._now, started + int(seconds * 1e9)))
+        return self._spans
 
     def score(self) -> dict[str, Any]:
-        """The reward, as Langfuse's API takes it."""
+        """Return the reward as a score of Langfuse's API."""
         return {
             "id": f"{self.id:032x}-reward", "traceId": f"{self.id:032x}", "name": "reward",
             "value": self.reward, "dataType": "NUMERIC",
         }  # fmt: skip
 
+    # These three make it an id generator of OpenTelemetry.
     def generate_trace_id(self) -> int:
-        """For OpenTelemetry, as the next one."""
         return self.id
 
     def generate_span_id(self) -> int:
@@ -164,59 +160,57 @@ class _Trace:
         return int.from_bytes(hashlib.blake2b(f"{self._seed} {what}".encode(), digest_size=size).digest(), "big")
 
     def _span(self, parent: Any, name: str, attributes: dict[str, Any]) -> Any:
+        from langfuse import LangfuseOtelSpanAttributes as names
         from opentelemetry.context import Context
         from opentelemetry.trace import set_span_in_context
 
-        context = Context() if parent is None else set_span_in_context(parent, Context())
-        known = {key: value for key, value in (self._everywhere() | attributes).items() if value is not None}
-        self._made.append(self._tracer.start_span(name, context=context, start_time=self._now, attributes=known))
-        return self._made[-1]
-
-    def _everywhere(self) -> dict[str, Any]:
-        """What Langfuse wants to find on each span of a trace."""
-        from langfuse import LangfuseOtelSpanAttributes as names
-
         entry = self.entry
-        group = f"{entry.project}/{entry.model}/{entry.split}/{entry.step:04d}/{self.record['group']}"
-        return {
+        of_trace = {  # Langfuse expects these on each span
             names.TRACE_NAME: f"{entry.model} {entry.split}",
-            names.TRACE_SESSION_ID: group,
+            names.TRACE_SESSION_ID: f"{entry.project}/{entry.model}/{entry.split}/{entry.step:04d}/{self.record['group']}",
             names.TRACE_TAGS: [entry.split, f"step {entry.step}"],
         }
+        context = Context() if parent is None else set_span_in_context(parent, Context())
+        known = {key: value for key, value in (of_trace | attributes).items() if value is not None}
+        self._spans.append(self._tracer.start_span(name, context=context, start_time=self._now, attributes=known))
+        return self._spans[-1]
 
-    def _of_trace(self) -> dict[str, Any]:
+    def _root_attributes(self) -> dict[str, Any]:
         from langfuse import LangfuseOtelSpanAttributes as names
 
-        record = self.record
-        facts = {name: record[name] for name in ("step", "split", "group", "index", "reward", "advantage")}
-        facts = {**record["metadata"], **record["metrics"], **facts, "logs": "\n".join(record["logs"]) or None}
-        answers = [turn for turn in record["turns"] if turn["trainable"]]
+        record, turns = self.record, self.record["turns"]
+        fields = {name: record[name] for name in ("step", "split", "group", "index", "reward", "advantage")}
+        metadata = {**record["metadata"], **record["metrics"], **fields, "logs": "\n".join(record["logs"]) or None}
+        answers = [i for i, turn in enumerate(turns) if turn["trainable"]]
         return {
             names.OBSERVATION_TYPE: "agent",
-            names.OBSERVATION_INPUT: _messages(record["turns"][: _first_answer(record["turns"])]),
-            names.OBSERVATION_OUTPUT: _messages(answers[-1:]),
-            **{f"{names.OBSERVATION_METADATA}.{name}": value for name, value in facts.items()},
+            names.OBSERVATION_INPUT: _messages(turns[: answers[0]] if answers else turns),
+            names.OBSERVATION_OUTPUT: _messages([turns[i] for i in answers[-1:]]),
+            **{f"{names.OBSERVATION_METADATA}.{name}": value for name, value in metadata.items()},
         }
 
-    def _turn(self, whole: Any, name: str, turns: list[dict[str, Any]], asked: slice) -> None:
+    def _turn(self, root: Any, name: str, turns: list[dict[str, Any]], preceding: slice) -> None:
+        """Add the span and generation of the turn after the messages `preceding`, those since the model's last turn."""
         from langfuse import LangfuseOtelSpanAttributes as names
 
-        turn = turns[asked.stop]
-        spoken = {names.OBSERVATION_OUTPUT: _messages([turn])}
-        about = {f"{names.OBSERVATION_METADATA}.reward": turn.get("reward")}
-        heard = {names.OBSERVATION_TYPE: "span", names.OBSERVATION_INPUT: _messages(turns[asked])}
-        span = self._span(whole, name, {**heard, **spoken, **about})
-        usage = turn["usage"]
+        turn = turns[preceding.stop]
+        output, usage = {names.OBSERVATION_OUTPUT: _messages([turn])}, turn["usage"]
         cost = self._cost(usage)
+        span = self._span(root, name, {
+            names.OBSERVATION_TYPE: "span",
+            names.OBSERVATION_INPUT: _messages(turns[preceding]),
+            f"{names.OBSERVATION_METADATA}.reward": turn.get("reward"),
+            **output,
+        })  # fmt: skip
         generation = self._span(span, "generation", {
             names.OBSERVATION_TYPE: "generation",
             names.OBSERVATION_MODEL: turn.get("model") or self.entry.model,
-            names.OBSERVATION_INPUT: _messages(turns[: asked.stop]),
+            names.OBSERVATION_INPUT: _messages(turns[: preceding.stop]),
             names.OBSERVATION_USAGE_DETAILS: json.dumps(usage) if usage else None,
             names.OBSERVATION_COST_DETAILS: json.dumps(cost) if cost else None,
-            **spoken,
+            **output,
         })  # fmt: skip
-        self._now += MOMENT
+        self._now += TURN_DURATION
         generation.end(self._now)
         span.end(self._now)
 
@@ -227,20 +221,8 @@ class _Trace:
         return {name: tokens * prices[name] / MILLION for name, tokens in usage.items()}
 
 
-def _first_answer(turns: list[dict[str, Any]]) -> int:
-    return next((i for i, turn in enumerate(turns) if turn["trainable"]), len(turns))
-
-
-def _turns(turns: list[dict[str, Any]]) -> Iterator[tuple[int, slice]]:
-    """Number from 1 of each turn of the model, and the messages since the one before: up to it, where it stands."""
-    begin = 0
-    for number, i in enumerate((i for i, turn in enumerate(turns) if turn["trainable"]), start=1):
-        yield number, slice(begin, i)
-        begin = i + 1
-
-
 def _messages(turns: list[dict[str, Any]]) -> str:
-    """As OpenAI's messages, in JSON."""
+    """Return turns as a JSON list of OpenAI's messages."""
     messages = []
     for turn in turns:
         calls = [{"type": "function", "function": call} for call in turn.get("tool_calls", ())]

@@ -1,7 +1,4 @@
-"""A monitor: hands what is logged to a service, from a thread of its own, and never makes training wait.
-
-Knows how to wait, to try again, to give up and to say so once. Knows nothing about any service.
-"""
+"""`Monitor`: send log entries to a service from a background thread, so that training never waits for it."""
 
 from __future__ import annotations
 
@@ -11,81 +8,129 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
-from art_nb.monitoring.entry import Entry
+from openai.types.chat.chat_completion import Choice
+
+from art_nb.trajectories import TrajectoryGroup
 
 
-class Unavailable(Exception):
-    """The service did not take it now: it is tried again."""
+@dataclass(frozen=True)
+class LogEntry:
+    """A row of metrics and its trajectories.
+
+    project, model, entity, run: names; entity and run may be None. folder: of the model's files.
+    row: as appended to history.jsonl.
+    trajectories: records (`trajectories.records`) with further keys: "started", seconds since 1970; in each turn of a model
+        "model", its name, and "usage", {"input": int, "output": int} tokens, where known.
+    checkpoint: the folder of the step's checkpoint, if it is on this machine.
+    """
+
+    project: str
+    model: str
+    entity: str | None
+    run: str | None
+    folder: Path
+    split: str
+    step: int
+    row: dict[str, Any]
+    trajectories: list[dict[str, Any]]
+    checkpoint: Path | None = None
 
 
-class Refused(Exception):
-    """The service will take nothing, as with a wrong key: it is asked no more."""
+def snapshots(groups: Iterable[TrajectoryGroup], split: str, step: int) -> list[dict[str, Any]]:
+    """Return records of all trajectories for `LogEntry`. Later changes of a trajectory do not affect them."""
+    found = []
+    for g, group in enumerate(groups):
+        for i, trajectory in enumerate(group):
+            record = trajectory.record(step=step, split=split, group=g, index=i)
+            turns = [turn for history in (record["turns"], *record.get("additional_turns", [])) for turn in history]
+            items = [item for history in trajectory.histories() for item in history.messages_and_choices]
+            for turn, item in zip(turns, items, strict=True):
+                if isinstance(item, Choice):
+                    turn |= {"model": getattr(item, "policy", None), "usage": _usage(item)}
+            found.append(record | {"started": trajectory.start_time.timestamp()})
+    return found
+
+
+def _usage(choice: Choice) -> dict[str, int]:
+    content = choice.logprobs.content if choice.logprobs else None
+    tokens = {"input": getattr(choice, "prompt_token_ids", None), "output": getattr(choice, "token_ids", None) or content}
+    return {name: len(each) for name, each in tokens.items() if each}
+
+
+class ServiceUnavailable(Exception):
+    """The service cannot take an entry now; sending is retried."""
+
+
+class ServiceRejected(Exception):
+    """The service rejects all entries, for example because of a wrong key; sending stops."""
 
 
 class Monitor:
-    """What all monitors share; a service's own has `send`.
+    """Base class of monitors; subclasses implement `send`.
 
-    What is logged goes into a queue; a thread takes it from there to the service. If that is down, it is asked again after
-    1, 2, 4, ... seconds, at most a minute; what does not fit into the queue meanwhile is not sent. What happened is said
-    once, as a warning when next something is logged, and stands in `trouble`. All lies in the model's folder in any case.
+    A thread sends entries from a queue. While the service is unavailable, an entry is retried after 1, 2, 4, ... seconds, at
+    most a minute; entries that do not fit into the queue are dropped. The first problem is shown once as a warning.
 
-    Args:
-        patience: seconds that `close` waits for what is not sent yet. At the end of the program it is called.
-        backlog: rows that the queue holds.
-
-    sent, lost: rows that were and were not sent. trouble: what went wrong, None while nothing did.
+    patience: seconds that `close`, which is called at exit, waits for unsent entries. backlog: size of the queue.
+    sent, lost: number of entries sent and dropped. trouble: the first problem, or None.
     """
 
-    service = ""  # its name, for what is said
-    package = ""  # which must be installed; the extra of art-nb is called the same
+    service = ""  # name for messages
+    package = ""  # the required package, which is also the name of art-nb's extra
 
     def __init__(self, *, patience: float = 10.0, backlog: int = 64):
         if find_spec(self.package) is None:
-            raise ImportError(f"no package {self.package}: pip install 'art-nb[{self.package}]'")
+            raise ImportError(f"the package {self.package} is missing: pip install 'art-nb[{self.package}]'")
         if patience < 0 or backlog < 1:
             raise ValueError(f"patience {patience}, backlog {backlog}: expected at least 0 seconds and at least 1 row")
         self.patience, self.backlog, self.sent, self.lost = patience, backlog, 0, 0
         self.trouble: str | None = None
-        self._said = self._refused = False
-        self._thread: threading.Thread | None = None  # with a queue and a sign to close of its own, as one may be stuck
-        self._secrets: list[str] = []  # never in what is said
+        self._warned = self._rejected = False
+        self._thread: threading.Thread | None = None  # each has its own queue and event, since an old one may be stuck
+        self.secrets: list[str] = []  # removed from messages
 
-    def note(self, entry: Entry) -> None:
-        """Send this, some time; returns at once."""
-        self._say()
-        if self._refused:
+    def submit(self, entry: LogEntry) -> None:
+        """Queue an entry for sending; return at once."""
+        self._warn_once()
+        if self._rejected:
             self.lost += 1
             return
         if self._thread is None or not self._thread.is_alive():
-            self._waiting: queue.Queue[Entry | None] = queue.Queue(self.backlog)  # None: that was all
+            self._waiting: queue.Queue[LogEntry | None] = queue.Queue(self.backlog)  # None marks the end
             self._closing = threading.Event()
             work = (self._waiting, self._closing)
             self._thread = threading.Thread(target=self._work, args=work, name=f"{self.service} monitor", daemon=True)
             self._thread.start()
-            self._close_at_exit()
+            self.close_at_exit()
         try:
             self._waiting.put_nowait(entry)
         except queue.Full:
             self.lost += 1
-            self._note_trouble("it is slower than what is logged")
+            self.report_trouble(f"it is slower than the run; its queue of {self.backlog} rows is full")
 
     def close(self) -> None:
-        """Wait at most `patience` seconds for what is not sent yet, and let go of the service."""
+        """Wait at most `patience` seconds for unsent entries, then disconnect."""
         atexit.unregister(self.close)
         if self._thread is not None:
-            until = time.monotonic() + self.patience
+            deadline = time.monotonic() + self.patience
             self._closing.set()
             with contextlib.suppress(queue.Full):
                 self._waiting.put(None, timeout=self.patience)
-            self._thread.join(max(0.0, until - time.monotonic()))
-            if self._thread.is_alive():
-                self._give_up()
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+            if self._thread.is_alive():  # stuck in the service: an empty queue lets it end when the service returns
+                self.report_trouble(f"it did not take all rows within {self.patience:g} s")
+                with contextlib.suppress(queue.Empty):
+                    while True:
+                        self.lost += self._waiting.get_nowait() is not None
+                self._waiting.put(None)
             self._thread = None
-        self._say()
+        self._warn_once()
 
     def __enter__(self) -> Monitor:
         return self
@@ -93,72 +138,64 @@ class Monitor:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, entry: Entry) -> None:
-        """Give it to the service; of a service. Called from one thread alone.
+    def send(self, entry: LogEntry) -> None:
+        """Send one entry; implemented by subclasses, called from one thread only.
 
-        Raises: Unavailable, Refused; whatever else is raised, this is not tried again.
+        Raises: ServiceUnavailable, ServiceRejected; after any other exception the entry is dropped.
         """
         raise NotImplementedError
 
-    def end(self, until: float) -> None:
-        """Nothing more will come; of a service. until: `time.monotonic()` by which to be done."""
+    def end(self, deadline: float) -> None:
+        """Disconnect after the last entry; for subclasses. deadline: in `time.monotonic()`."""
 
-    def _work(self, waiting: queue.Queue[Entry | None], closing: threading.Event) -> None:
+    def _work(self, waiting: queue.Queue[LogEntry | None], closing: threading.Event) -> None:
         while (entry := waiting.get()) is not None:
             self._deliver(entry, closing)
         try:
             self.end(time.monotonic() + self.patience)
         except Exception as error:
-            self._note_trouble(error)
+            self.report_trouble(error)
 
-    def _deliver(self, entry: Entry, closing: threading.Event) -> None:
-        for pause in pauses():
-            if self._refused:
+    def _deliver(self, entry: LogEntry, closing: threading.Event) -> None:
+        for delay in backoff_delays():
+            if self._rejected:
                 break
             try:
                 self.send(entry)
                 self.sent += 1
                 return
-            except Unavailable as error:
-                self._note_trouble(error)
-                if closing.wait(pause):
+            except ServiceUnavailable as error:
+                self.report_trouble(error)
+                if closing.wait(delay):
                     break
             except Exception as error:
-                self._refused = isinstance(error, Refused)
-                self._note_trouble(error)
+                self._rejected = isinstance(error, ServiceRejected)
+                self.report_trouble(error)
                 break
         self.lost += 1
 
-    def _give_up(self) -> None:
-        """The thread is stuck in the service: it ends when that lets it go, and has nothing more to do."""
-        self._note_trouble(f"it did not take everything in {self.patience:g} s")
-        with contextlib.suppress(queue.Empty):
-            while True:
-                self.lost += self._waiting.get_nowait() is not None
-        self._waiting.put(None)
-
-    def _close_at_exit(self) -> None:
-        """Before what was asked so earlier: a service's package may end its own part at exit, too."""
+    def close_at_exit(self) -> None:
+        """Register `close` anew: exit handlers run last in, first out, and the service's package may register its own."""
         atexit.unregister(self.close)
         atexit.register(self.close)
 
-    def _note_trouble(self, what: Any) -> None:
+    def report_trouble(self, what: Any) -> None:
         if self.trouble is None:
             text = f"{type(what).__name__}: {what}" if isinstance(what, Exception) else what
-            for secret in self._secrets:
+            for secret in self.secrets:
                 text = text.replace(secret, "***")
             self.trouble = text
 
-    def _say(self) -> None:
-        if self.trouble is not None and not self._said:
-            self._said = True
-            rest = "Training goes on; rows and trajectories lie in the model's folder."
+    def _warn_once(self) -> None:
+        if self.trouble is not None and not self._warned:
+            self._warned = True
+            rest = "Training goes on; the model's folder contains all rows and trajectories."
             warnings.warn(f"{self.service}: {self.trouble}. {rest}", stacklevel=4)
 
 
-def pauses() -> Iterator[float]:
-    """Seconds to wait before a service that was down is asked again: 1, 2, 4, ..., at most a minute."""
-    pause = 1.0
+def backoff_delays() -> Iterator[float]:
+    """Yield the seconds before each retry: 1, 2, 4, ..., at most a minute."""
+    delay = 1.0
     while True:
-        yield pause
-        pause = min(60.0, 2 * pause)
+        yield delay
+        delay = min(60.0, 2 * delay)

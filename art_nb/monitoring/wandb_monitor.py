@@ -1,4 +1,4 @@
-"""Metrics, tables of trajectories and checkpoints in Weights & Biases, a run for each model."""
+"""`WandbMonitor`: metrics, tables of trajectories and checkpoints in Weights & Biases, one run per model."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import time
 from typing import Any
 
 from art_nb.metrics import SUMMED
-from art_nb.monitoring.entry import Entry
-from art_nb.monitoring.monitor import Monitor
-from art_nb.storage import logbook
+from art_nb.monitoring.monitor import LogEntry, Monitor
+from art_nb.storage.run_log import trajectory_table
+from art_nb.trajectories.records import turn_text
 
-SECTIONS = (*SUMMED, "throughput")  # names that begin so are the same in every split, as in ART
+SECTIONS = (*SUMMED, "throughput")  # metrics in these sections get no split as prefix, as in ART
 
-OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of a record that are no cells of a table
+OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of a record that are not table cells
 
 
 class WandbMonitor(Monitor):
     """Logs to Weights & Biases under ART's names: "train/reward", "val/reward", ..., over "training_step".
 
-    With a key it logs to the service, without one to files: {folder of the model}/wandb/offline-run-*, which `wandb leet`
-    shows and `wandb sync` sends. If the service cannot be reached when the run begins, it goes on with files.
+    With a key it logs to the service, without one to files, {model's folder}/wandb/offline-run-*: `wandb leet` displays and
+    `wandb sync` uploads them. If the service is unreachable when the run starts, it logs to files.
 
-    Of the machine nothing is sent: no code, no git state, no list of packages, no use of processor or memory.
+    Nothing about the machine is sent: no code, git state, list of packages, or use of processor and memory.
 
     Args:
-        api_key: None takes WANDB_API_KEY.
+        api_key: None: WANDB_API_KEY.
         mode: "online" or "offline"; None: WANDB_MODE, else online if there is a key.
-        base_url: of a server of one's own; None takes WANDB_BASE_URL, else the public one.
-        trajectories: log "trajectories/{split}", a table with a line for each, its conversation as plain text.
-        answer_in: seconds that the service has when the run begins.
+        base_url: of a self-hosted server; None: WANDB_BASE_URL, else the public service.
+        trajectories: log "trajectories/{split}", a table with a row per trajectory and its conversation as plain text.
         checkpoints: log each checkpoint as an artifact of type "model", "{model}-checkpoint:step{step}".
+        answer_in: timeout in seconds for starting the run.
         patience, backlog: see `Monitor`.
     """
 
@@ -58,10 +58,10 @@ class WandbMonitor(Monitor):
             raise ValueError("mode 'online' needs a key: give api_key, or set WANDB_API_KEY")
         self.mode, self.base_url, self.answer_in = mode, base_url, answer_in
         self.trajectories, self.checkpoints = trajectories, checkpoints
-        self._secrets = [key] if key else []
+        self.secrets = [key] if key else []
         self._runs: dict[tuple[str, str], Any] = {}
 
-    def send(self, entry: Entry) -> None:
+    def send(self, entry: LogEntry) -> None:
         import wandb
 
         run = self._run(entry)
@@ -80,43 +80,43 @@ class WandbMonitor(Monitor):
                 artifact.add_file(str(path))
             run.log_artifact(artifact, aliases=["latest", f"step{entry.step}"])
 
-    def end(self, until: float) -> None:
+    def end(self, deadline: float) -> None:
         for run in self._runs.values():
-            run.settings.finish_timeout = max(0.1, until - time.monotonic())
+            run.settings.finish_timeout = max(0.1, deadline - time.monotonic())
             run.finish()
         self._runs.clear()
 
-    def _run(self, entry: Entry) -> Any:
+    def _run(self, entry: LogEntry) -> Any:
         key = entry.project, entry.model
         if key not in self._runs:
             try:
-                self._runs[key] = self._begun(entry, self.mode)
+                self._runs[key] = self._start_run(entry, self.mode)
             except Exception as error:
                 if self.mode == "offline":
                     raise
-                self._note_trouble(error)
+                self.report_trouble(error)
                 self.mode = "offline"
-                self._runs[key] = self._begun(entry, "offline")
-            self._close_at_exit()
+                self._runs[key] = self._start_run(entry, "offline")
+            self.close_at_exit()
         return self._runs[key]
 
-    def _begun(self, entry: Entry, mode: str) -> Any:
+    def _start_run(self, entry: LogEntry, mode: str) -> Any:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when the package is imported
-        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # it would send every call of openai, where it is installed
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every call of openai
         import wandb
 
-        of_server = {"base_url": self.base_url} if self.base_url else {}
+        base_url = {"base_url": self.base_url} if self.base_url else {}
         settings = wandb.Settings(
-            mode=mode, api_key=self._secrets[0] if mode == "online" else None, root_dir=str(entry.folder),
+            mode=mode, api_key=self.secrets[0] if mode == "online" else None, root_dir=str(entry.folder),
             init_timeout=self.answer_in, login_timeout=self.answer_in, x_graphql_retry_max=3, finish_timeout=self.patience,
             console="off", silent=True, disable_git=True, disable_code=True, save_code=False, disable_job_creation=True,
             x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False, host="",
-            **of_server,
+            **base_url,
         )  # fmt: skip
-        # A run of the service goes on under its id, as in ART; each file is a run of its own until `wandb sync` sends it.
-        online, end = mode == "online", "" if mode == "online" else f"-{secrets.token_hex(4)}"
+        # An online run resumes under its id, as in ART; each offline file is a run of its own until `wandb sync`.
+        online, suffix = mode == "online", "" if mode == "online" else f"-{secrets.token_hex(4)}"
         run = wandb.init(
-            project=entry.project, entity=entry.entity, name=entry.model, id=(entry.run or entry.model) + end,
+            project=entry.project, entity=entry.entity, name=entry.model, id=(entry.run or entry.model) + suffix,
             resume="allow" if online else None, reinit="create_new", settings=settings,
         )  # fmt: skip
         run.define_metric("training_step")
@@ -126,14 +126,8 @@ class WandbMonitor(Monitor):
 
 
 def table(trajectories: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Columns and lines: numbers and facts of each trajectory, and what was said. Text stays text, whatever it holds."""
-    frame = logbook.trajectory_table(trajectories).drop(columns=OMITTED, errors="ignore")
+    """Return columns and rows: each trajectory's numbers and metadata, and its conversation as plain text."""
+    frame = trajectory_table(trajectories).drop(columns=OMITTED, errors="ignore")
     frame["logs"] = ["\n".join(each["logs"]) for each in trajectories]
-    frame["conversation"] = ["\n\n".join(map(said, each["turns"])) for each in trajectories]
+    frame["conversation"] = ["\n\n".join(map(turn_text, each["turns"])) for each in trajectories]
     return list(map(str, frame.columns)), frame.astype(object).where(frame.notna(), None).values.tolist()
-
-
-def said(turn: dict[str, Any]) -> str:
-    """A turn of a record, as text."""
-    calls = [f"{call['name']}({call['arguments']})" for call in turn.get("tool_calls", ())]
-    return "\n".join([f"{turn['role']}: {turn['content']}", *calls])

@@ -1,8 +1,4 @@
-"""How well two scorings of the same trajectories agree, within groups; every figure with a bootstrap interval.
-
-Ties: a group whose true outcomes are all equal has no right order and is left out. A judge that scores all trajectories
-of a group alike says nothing about it, and its correlation there counts as 0.
-"""
+"""Agreement of two scorings of the same trajectories, and means over groups with bootstrap intervals."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ Scores = Sequence[float]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over `n` groups and its 95% interval, which holds for other groups of the same kind."""
+    """A mean over `n` groups with its 95% interval."""
 
     value: float
     low: float
@@ -29,9 +25,9 @@ class Estimate:
 
 
 def mean(values: Scores, weights: Scores | None = None, seed: int = 0) -> Estimate | None:
-    """The (weighted) mean of one value per group; None without values.
+    """Return the (weighted) mean of one value per group; None without values.
 
-    The interval is the percentile bootstrap: groups drawn with replacement, DRAWS times. Source: Efron 1979.
+    The interval is the percentile bootstrap over groups, with DRAWS resamples. Source: Efron 1979.
     """
     if not len(values):
         return None
@@ -42,32 +38,15 @@ def mean(values: Scores, weights: Scores | None = None, seed: int = 0) -> Estima
     return Estimate(float((value * weight).sum() / weight.sum()), float(low), float(high), len(value))
 
 
-def kendall(x: Scores, y: Scores) -> float:
-    """Kendall's tau-b: of pairs, those ordered alike less those ordered oppositely, over those not tied; 0 if x is constant.
-
-    Source: Kendall 1945, "The treatment of ties in ranking problems".
-    """
-    by_x, by_y = _signs(x), _signs(y)
-    pairs = np.sqrt(float((by_x**2).sum()) * float((by_y**2).sum()))
-    return float((by_x * by_y).sum()) / pairs if pairs else 0.0
-
-
-def spearman(x: Scores, y: Scores) -> float:
-    """Pearson's correlation of ranks; tied values share their mean rank; 0 if one side is constant."""
-    a, b = (_signs(values).sum(1).astype(float) for values in (x, y))  # twice the rank, less a constant
-    spread = np.sqrt((a**2).sum() * (b**2).sum())
-    return float((a * b).sum() / spread) if spread else 0.0
-
-
 def pairs_right(truth: Scores, scores: Scores) -> tuple[float, int]:
-    """(the share of pairs that `scores` orders as `truth` does, the pairs with different truths); a tie is half right."""
-    by_truth, by_score = _signs(truth), _signs(scores)
+    """Return (share of pairs that `scores` orders as `truth` does, untied pairs of `truth`); a tied score counts half."""
+    by_truth, by_score = signs(truth), signs(scores)
     differ = by_truth != 0
     number = int(differ.sum()) // 2
     return (float((1 + by_truth * by_score)[differ].mean() / 2) if number else 0.0), number
 
 
-def _signs(values: Scores) -> np.ndarray:
-    """(n, n) int: the sign of value i less value j."""
+def signs(values: Scores) -> np.ndarray:
+    """Return the signs of value i minus value j, (n, n) int."""
     column = np.asarray(values, float)
     return np.sign(column[:, None] - column[None, :]).astype(int)

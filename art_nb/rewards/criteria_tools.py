@@ -1,54 +1,56 @@
-"""Criteria for an agent that calls tools, where nothing is known of its task: what shows in the conversation alone.
+"""Criteria for any tool-calling agent, computed from the conversation alone.
 
-They can't tell a right answer from a wrong one. A task that can should have criteria of its own (`rubric.register`).
+They can't tell a right answer from a wrong one: a task that can should register its own criteria (`rubric.register`).
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from art_nb.rewards.rubric import weighted
 from art_nb.trajectories import Trajectory
 
 FAILED = re.compile(r'^\W*(error|traceback|exception)\b|"(error|exception)"\s*:', re.IGNORECASE)
-READABLE = 1_500  # characters of an answer that is read to its end
+READABLE = 1_500  # characters; longer answers score less
 
 
 def accuracy(trajectory: Trajectory) -> tuple[float, str]:
-    """The share of calls that were right as calls: known tool, arguments in JSON, a result that is no error."""
-    calls, results = _calls(trajectory), _results(trajectory)
+    """The share of valid calls: known tool, arguments in JSON, a result that is no error."""
+    calls = _calls(trajectory)
     if not calls:
         return 1.0, "no tool was called, so no call was wrong"
     known = {tool["function"]["name"] for tool in trajectory.tools or []}
     wrong = sum(not _is_json(arguments) or bool(known and name not in known) for name, arguments in calls)
+    results = (str(message["content"]) for message in _messages(trajectory) if message["role"] == "tool")
     failed = sum(bool(FAILED.search(result)) for result in results)
     right = max(0, len(calls) - max(wrong, failed))
     return right / len(calls), f"{right} of {len(calls)} calls went well"
 
 
 def efficiency(trajectory: Trajectory) -> tuple[float, str]:
-    """The share of calls that were not made before with the same arguments."""
+    """The share of calls that do not repeat an earlier one with the same arguments."""
     counts = Counter(_calls(trajectory))
     repeated = sum(counts.values()) - len(counts)
     return len(counts) / max(1, sum(counts.values())) if counts else 1.0, f"{repeated} calls were repeated"
 
 
 def completeness(trajectory: Trajectory) -> tuple[float, str]:
-    """1 when the agent has the last word and says something; 0.5 when it stops at a call or an empty answer."""
-    said = _final_answer(trajectory)
-    return (1.0, "it ends with an answer") if said else (0.5 if trajectory.messages() else 0.0, "it ends without an answer")
+    """1 when the conversation ends with an answer of the agent; 0.5 when it ends with a call or an empty answer."""
+    if _final_answer(trajectory):
+        return 1.0, "it ends with an answer"
+    return 0.5 if trajectory.messages() else 0.0, "it ends without an answer"
 
 
 def user_satisfaction(trajectory: Trajectory) -> tuple[float, str]:
-    """An answer that can be read: there, not longer than READABLE characters, with no markup of calls left in it."""
-    said = _final_answer(trajectory)
-    if not said:
+    """A readable final answer: not empty, at most READABLE characters, without tool-call markup."""
+    answer = _final_answer(trajectory)
+    if not answer:
         return 0.0, "there is nothing to read"
-    if "<tool_call>" in said or "<think>" in said:
+    if "<tool_call>" in answer or "<think>" in answer:
         return 0.3, "markup is left in the answer"
-    return min(1.0, READABLE / len(said)), f"the answer has {len(said)} characters"
+    return min(1.0, READABLE / len(answer)), f"the answer has {len(answer)} characters"
 
 
 CRITERIA = weighted(
@@ -56,13 +58,12 @@ CRITERIA = weighted(
 )
 
 
-def _messages(trajectory: Trajectory) -> Iterator[Mapping[str, Any]]:
-    for history in (trajectory, *trajectory.additional_histories):
-        yield from history.messages()
+def _messages(trajectory: Trajectory) -> list[Mapping[str, Any]]:
+    return [message for history in trajectory.histories() for message in history.messages()]
 
 
 def _calls(trajectory: Trajectory) -> list[tuple[str, str]]:
-    """(tool, arguments as JSON) of every call, in order, those of further conversations included."""
+    """Return (tool, arguments as JSON) of every call, in order, including those of additional histories."""
     return [
         (call["function"]["name"], call["function"]["arguments"] or "{}")
         for message in _messages(trajectory)
@@ -70,14 +71,11 @@ def _calls(trajectory: Trajectory) -> list[tuple[str, str]]:
     ]
 
 
-def _results(trajectory: Trajectory) -> list[str]:
-    return [str(message["content"]) for message in _messages(trajectory) if message["role"] == "tool"]
-
-
 def _final_answer(trajectory: Trajectory) -> str:
     messages = trajectory.messages()
     last: Mapping[str, Any] = messages[-1] if messages else {}
-    return str(last.get("content") or "").strip() if last.get("role") == "assistant" and not last.get("tool_calls") else ""
+    spoke = last.get("role") == "assistant" and not last.get("tool_calls")
+    return str(last.get("content") or "").strip() if spoke else ""
 
 
 def _is_json(text: str) -> bool:

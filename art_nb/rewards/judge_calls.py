@@ -1,6 +1,6 @@
-"""One call of a judge: through LiteLLM to any provider, or through a given `openai` client; failures sorted by what helps.
+"""One call of a language model as judge: through LiteLLM to any provider, or through an `openai` client.
 
-LiteLLM is imported at the first call.
+Sorts failures by whether a retry can help. LiteLLM is imported at the first call.
 """
 
 import re
@@ -15,14 +15,14 @@ from art_nb.metrics import MetricsBuilder
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-WORTH_RETRYING = {408, 409, 425, 429}  # and 500 up
+RETRYABLE = {408, 409, 425, 429}  # HTTP statuses; those from 500 are retryable, too
 TOO_LONG = re.compile(r"context[ _](length|window)|maximum context|prompt is too long|too many (input )?tokens", re.I)
-LONGEST_WAIT = 60.0  # seconds, whatever a server asks for
+MAX_RETRY_AFTER = 60.0  # seconds
 
 
 @dataclass(frozen=True)
-class Reply:
-    """What came back. finish_reason, refusal: as the provider says; cost_usd: None where no price is known."""
+class JudgeReply:
+    """A provider's answer; cost_usd: None where the price is unknown."""
 
     text: str
     finish_reason: str | None
@@ -32,10 +32,10 @@ class Reply:
     cost_usd: float | None
 
 
-class Busy(Exception):
-    """A failure that may pass: too many requests, an error of the server, no connection, no sense in its answer.
+class JudgeUnavailable(Exception):
+    """A temporary failure: rate limit, server error, lost connection or unreadable response.
 
-    wait: seconds after which the server wants to be asked again, if it says.
+    wait: seconds that the server asks to wait before the next request, if it does.
     """
 
     def __init__(self, message: str, wait: float | None = None):
@@ -43,33 +43,35 @@ class Busy(Exception):
         self.wait = wait
 
 
-class TooLong(Exception):
-    """The question is longer than the judge's context."""
+class ContextExceeded(Exception):
+    """The prompt is longer than the judge's context."""
 
 
-async def call(model: str, messages: list[dict], params: dict[str, Any], client: "AsyncOpenAI | None" = None) -> Reply:
-    """Ask once. client: an `openai` client; None asks through LiteLLM, whose names of models are provider/model.
+async def call_judge(
+    model: str, messages: list[dict], params: dict[str, Any], client: "AsyncOpenAI | None" = None
+) -> JudgeReply:
+    """Send one request. client: an `openai` client; None: LiteLLM, where models are named provider/model.
 
-    params: further arguments of the request; those that are None are left out.
+    params: further arguments of the request; those that are None are omitted.
 
-    Raises: Busy, TooLong; openai.APIError (LiteLLM's errors are of that class too) where asking again can't help;
+    Raises: JudgeUnavailable, ContextExceeded; openai.APIError (also LiteLLM's errors) when a retry can't help;
         ImportError when LiteLLM is needed and missing.
     """
     given = {name: value for name, value in params.items() if value is not None}
-    ask: Any = client.with_options(max_retries=0).chat.completions.create if client else _litellm().acompletion
+    create: Any = client.with_options(max_retries=0).chat.completions.create if client else _litellm().acompletion
     if not client:
         given = {"caching": False, "num_retries": 0, "max_retries": 0, **given}
     try:
-        response = await ask(model=model, messages=messages, **given)
+        response = await create(model=model, messages=messages, **given)
     except openai.APIError as error:
-        raise _sorted(error) from error
+        raise _classified(error) from error
     except ValueError as error:  # a body that is not JSON
-        raise Busy(f"the server's answer can't be read: {error}") from error
-    return _reply(response, model, None if client is None else "openai")
+        raise JudgeUnavailable(f"the server's answer can't be read: {error}") from error
+    return _reply(response, model, "openai" if client else model.partition("/")[0].lower())
 
 
 def context_tokens(model: str) -> int | None:
-    """The longest input of a model by LiteLLM's table; None when it does not know the model."""
+    """Return a model's maximum input tokens by LiteLLM's table; None for unknown models."""
     table = _litellm().model_cost
     known = table.get(model) or table.get(model.partition("/")[2]) or {}
     tokens = known.get("max_input_tokens")
@@ -81,44 +83,34 @@ def _litellm() -> Any:
         return load_litellm()
     except ImportError as error:
         raise ImportError(
-            "a judge named by provider/model is called through LiteLLM, which is not installed: "
-            "pip install 'art-nb[judge]', or pass LLMJudge(model, client=AsyncOpenAI(...)), or judge by RubricJudge()"
+            "a judge named by provider/model needs LiteLLM, which is not installed: pip install 'art-nb[judge]', or pass "
+            "LLMJudge(model, client=AsyncOpenAI(...)), or judge by RubricJudge()"
         ) from error
 
 
-def _sorted(error: openai.APIError) -> Exception:
+def _classified(error: openai.APIError) -> Exception:
     status = getattr(error, "status_code", None)
-    said = f"{type(error).__name__}: {error}"
+    text = f"{type(error).__name__}: {error}"
     if status in (400, 413) and TOO_LONG.search(str(error)):
-        return TooLong(said)
-    passing = status is None or status in WORTH_RETRYING or status >= 500
-    return Busy(said, _wait(error)) if passing else error
-
-
-def _wait(error: openai.APIError) -> float | None:
+        return ContextExceeded(text)
+    if status is not None and status not in RETRYABLE and status < 500:
+        return error
     response = getattr(error, "response", None)
-    asked = response.headers.get("retry-after", "") if response is not None else ""
-    return min(float(asked), LONGEST_WAIT) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", asked) else None
+    after = response.headers.get("retry-after", "") if response is not None else ""
+    return JudgeUnavailable(text, min(float(after), MAX_RETRY_AFTER) if re.fullmatch(r"[0-9]+(\.[0-9]+)?", after) else None)
 
 
-def _reply(response: Any, model: str, provider: str | None) -> Reply:
+def _reply(response: Any, model: str, provider: str) -> JudgeReply:
     choices = getattr(response, "choices", None)
     if not choices or choices[0].message is None:
-        raise Busy(f"the server's answer holds no choice: {str(response)[:200]!r}")
-    message, usage = choices[0].message, response.usage
-    return Reply(
+        raise JudgeUnavailable(f"the server's answer contains no choice: {str(response)[:200]!r}")
+    message, usage, builder = choices[0].message, response.usage, MetricsBuilder.active_one()
+    known = builder.registered_cost(response, provider=provider, model_name=model) if builder and usage else None
+    return JudgeReply(
         text=message.content or "",
         finish_reason=choices[0].finish_reason,
         refusal=getattr(message, "refusal", None),
         prompt_tokens=usage.prompt_tokens if usage else 0,
         completion_tokens=usage.completion_tokens if usage else 0,
-        cost_usd=_cost(response, provider or model.partition("/")[0].lower(), model),
+        cost_usd=known if builder and usage else stated_cost(response),
     )
-
-
-def _cost(response: Any, provider: str, model: str) -> float | None:
-    """As the answer or LiteLLM says, or by what the active `MetricsBuilder` was told of the model's prices."""
-    builder = MetricsBuilder.active_one()
-    if builder is None or not response.usage:
-        return stated_cost(response)
-    return builder.registered_cost(response, provider=provider, model_name=model)

@@ -1,8 +1,7 @@
-"""The question put to a judge: a group's trajectories, compared against a rubric, as two messages.
+"""The prompt for a judge: instructions with a rubric, and a group's trajectories, as two messages.
 
-All that comes from trajectories stands inside one JSON document. So nothing they say can end it or open a part of its
-own, and the answer is read (`judge_answers`) without a look at them. What they say may still sway a judge; how far,
-`judge_report` measures.
+All text from trajectories is inside one JSON document, so it cannot end the document or add a part to it, and the answer is
+parsed (`judge_answers`) independently of it. A trajectory's text may still influence a judge's scores.
 """
 
 import hashlib
@@ -12,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from art_nb.trajectories import History, Trajectory
+from art_nb.trajectories import Trajectory
 from art_nb.types import Tools
 
-BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; see `LLMJudge` for what happens when it is wrong
-LEAST_BYTES = 400  # of a trajectory, below which it says too little to be judged
+BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; `LLMJudge` shortens the prompt if this is too high
+MIN_BYTES = 400  # of a shortened trajectory; a shorter one cannot be judged
 
 INSTRUCTIONS = """\
 You judge how well an agent did. You are shown several attempts at the same task; give each a score from 0 (worst) to 1 \
@@ -36,58 +35,57 @@ Answer with one JSON object and nothing else:
 with exactly one entry for each of the ids {ids}. Every score is a number from 0 to 1."""
 
 
-class TooLongForJudge(ValueError):
+class GroupTooLong(ValueError):
     """The group does not fit into the judge's context, even shortened."""
 
 
 @dataclass(frozen=True)
-class Question:
-    """What the judge is asked.
+class JudgePrompt:
+    """A prompt for one group.
 
-    messages: to send. asked: the ids to be scored, as shown from top to bottom. ids: for each trajectory of the group,
-    the id it is shown under; identical ones share it. left_out: trajectories that had to be shortened.
+    messages: to send. shown: ids to score, in the order shown. ids: the id of each trajectory of the group; identical
+    trajectories share one. shortened: number of shortened trajectories.
     """
 
     messages: list[dict[str, str]]
-    asked: list[str]
+    shown: list[str]
     ids: list[str]
-    left_out: int
+    shortened: int
 
 
-def question(trajectories: Sequence[Trajectory], rubric: str, tokens: int, order: int = 0) -> Question:
-    """The question for a group of at least one trajectory.
+def judge_prompt(trajectories: Sequence[Trajectory], rubric: str, tokens: int, order: int = 0) -> JudgePrompt:
+    """Return the prompt for a group of at least one trajectory.
 
-    tokens: what the question may take of the judge's context (estimated); longer trajectories lose their middle.
-    order: draws another order for the attempts. Order and ids follow from this and the trajectories' content alone.
+    tokens: maximum length (estimated); long trajectories are shortened in the middle. order: seed for the attempts' order.
 
-    Raises: TooLongForJudge when less than a few hundred bytes of a trajectory would be left.
+    Raises: GroupTooLong when less than MIN_BYTES of a trajectory would be left.
     """
-    conversations = [_conversation(trajectory) for trajectory in trajectories]
+    conversations = [[[_message(m) for m in history.messages()] for history in t.histories()] for t in trajectories]
     texts = [_dumps(conversation) for conversation in conversations]
     by_text = dict(zip(texts, conversations, strict=True))
     shown = sorted(by_text)
     random.Random(hashlib.sha256("\n".join([*shown, str(order)]).encode()).digest()).shuffle(shown)
     ids = {text: str(place) for place, text in enumerate(shown, start=1)}
-    asked = list(ids.values())
-    instructions = INSTRUCTIONS.format(rubric=rubric.strip(), ids=", ".join(asked), first=asked[0])
-    room = tokens * BYTES_PER_TOKEN - len(instructions.encode())
-    document, left_out = _document([by_text[text] for text in shown], asked, _tools(trajectories), room)
+    in_order = list(ids.values())
+    instructions = INSTRUCTIONS.format(rubric=rubric.strip(), ids=", ".join(in_order), first=in_order[0])
+    max_bytes = tokens * BYTES_PER_TOKEN - len(instructions.encode())
+    document, shortened = _document([by_text[text] for text in shown], in_order, _tools(trajectories), max_bytes)
     messages = [{"role": "system", "content": instructions}, {"role": "user", "content": document}]
-    return Question(messages, asked, [ids[text] for text in texts], left_out)
+    return JudgePrompt(messages, in_order, [ids[text] for text in texts], shortened)
 
 
 def _document(
-    conversations: list[list[list[dict]]], ids: list[str], tools: Tools | None, room: int
+    conversations: list[list[list[dict]]], ids: list[str], tools: Tools | None, max_bytes: int
 ) -> tuple[str, int]:
-    """(the JSON document, how many conversations it shortens); a conversation is one or more lists of messages."""
+    """Return (the JSON document, number of shortened conversations); a conversation is one or more lists of messages."""
     common = _common_start([first for first, *_ in conversations])
     parts = [[first[common:], *more] for first, *more in conversations]
     shared = conversations[0][0][:common]
     head: dict[str, Any] = {"tools": tools} if tools else {}
-    room -= _size(head) + 60 * (len(ids) + 1)  # ids, keys and brackets
-    limit = _fair_limit([_size(shared), *map(_size, parts)], room)
-    if limit < LEAST_BYTES and any(_size(part) > limit for part in (shared, *parts)):
-        raise TooLongForJudge(f"{len(ids)} trajectories do not fit into the judge's context, even shortened")
+    max_bytes -= _size(head) + 60 * (len(ids) + 1)  # ids, keys and brackets
+    limit = _fair_limit([_size(shared), *map(_size, parts)], max_bytes)
+    if limit < MIN_BYTES and any(_size(part) > limit for part in (shared, *parts)):
+        raise GroupTooLong(f"{len(ids)} trajectories do not fit into the judge's context, even shortened")
     if shared:
         head = {"shared_start": _shortened(shared, limit), **head}
     attempts = [_attempt(i, part, limit) for i, part in zip(ids, parts, strict=True)]
@@ -97,19 +95,14 @@ def _document(
 
 
 def _attempt(name: str, part: list[list[dict]], limit: int) -> dict[str, Any]:
-    """Further conversations (of sub-agents, say) share the limit with the first, each by its length."""
+    """Return one attempt. Additional histories share the limit with the first, in proportion to their lengths."""
     limits = [limit] if len(part) == 1 else [limit * _size(messages) // _size(part) for messages in part]
     messages, *more = [_shortened(m, n) if _size(part) > limit else m for m, n in zip(part, limits, strict=True)]
     return {"id": name, "messages": messages, **({"further_conversations": more} if more else {})}
 
 
-def _conversation(trajectory: Trajectory) -> list[list[dict]]:
-    histories: list[History] = [trajectory, *trajectory.additional_histories]
-    return [[_message(message) for message in history.messages()] for history in histories]
-
-
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said, without the calls' ids: they are drawn at random and tell a judge nothing."""
+    """Return role, content and calls, without the calls' random ids."""
     shown = {key: message[key] for key in ("role", "name", "content") if message.get(key)}
     calls = [call.get("function", call) for call in message.get("tool_calls") or []]
     if calls:
@@ -118,42 +111,40 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _tools(trajectories: Sequence[Trajectory]) -> Tools | None:
-    """The tools of the group; where trajectories had different ones, all of them."""
+    """Return the tools of all trajectories, without duplicates."""
     distinct = {_dumps(tool): tool for trajectory in trajectories for tool in trajectory.tools or []}
     return list(distinct.values()) or None
 
 
 def _common_start(lists: list[list[dict]]) -> int:
-    """The number of messages with which all begin; 0 for a single one, which is shown whole."""
-    if len(lists) == 1:
-        return 0
-    same = [all(message == others[0] for message in others) for others in zip(*lists, strict=False)]
+    """Return the length of the common prefix; 0 for a single list."""
+    same = [len(lists) > 1 and all(message == others[0] for message in others) for others in zip(*lists, strict=False)]
     return [*same, False].index(False)
 
 
-def _fair_limit(sizes: list[int], room: int) -> int:
-    """The largest limit for which the sizes, each cut to it, fit into `room`."""
+def _fair_limit(sizes: list[int], total: int) -> int:
+    """Return the largest limit for which the sizes, each cut to it, sum to at most `total`."""
     for fitted, size in enumerate(sorted(sizes)):
-        share = room // (len(sizes) - fitted)
+        share = total // (len(sizes) - fitted)
         if size > share:
             return share
-        room -= size
+        total -= size
     return max(sizes)
 
 
 def _shortened(messages: list[dict], limit: int) -> list[dict]:
-    """The messages within about `limit` bytes: long texts lose their middle first, then the list does."""
+    """Shorten messages to about `limit` bytes: first the middle of long texts, then the middle of the list."""
     if _size(messages) <= limit:
         return messages
     longest = max(limit // 4, _fair_limit([_size(message) for message in messages], limit) - 60)  # 60: keys and role
     messages = [_cut(message, longest) for message in messages]
     mark = {"left_out": f"{len(messages)} messages, {_size(messages)} bytes"}
-    room = limit - _size(mark)
+    left = limit - _size(mark)
     first, last = 0, len(messages)
     while first < last:  # from both ends in turn
         from_start = first <= len(messages) - last
-        room -= _size(messages[first if from_start else last - 1]) + 2
-        if room < 0:
+        left -= _size(messages[first if from_start else last - 1]) + 2
+        if left < 0:
             break
         first, last = (first + 1, last) if from_start else (first, last - 1)
     middle = messages[first:last]
@@ -162,7 +153,7 @@ def _shortened(messages: list[dict], limit: int) -> list[dict]:
 
 
 def _cut(value: Any, limit: int) -> Any:
-    """`value` with each string over `limit` bytes, at any depth, cut in the middle with a visible mark."""
+    """Shorten each string over `limit` bytes, at any depth, in the middle, with a visible mark."""
     if isinstance(value, dict):
         return {key: _cut(item, limit) for key, item in value.items()}
     if isinstance(value, list):
@@ -178,5 +169,5 @@ def _size(value: Any) -> int:
 
 
 def _dumps(value: Any) -> str:
-    """JSON that stays readable in any language; half a surrogate pair becomes an escape of JSON."""
+    """Return JSON with non-ASCII characters kept; half a surrogate pair is escaped."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

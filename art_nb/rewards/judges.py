@@ -1,4 +1,4 @@
-"""Judges: what any of them gives (`Judgement`), and the one that asks a language model (`LLMJudge`)."""
+"""The interface of judges (`Judge`, `Judgement`), and the language model as judge (`LLMJudge`)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 
 import openai
 
-from art_nb.rewards.judge_answers import BadAnswer, TrajectoryScore, parse, response_format
-from art_nb.rewards.judge_calls import Busy, Reply, TooLong, call, context_tokens
-from art_nb.rewards.judge_prompts import Question, TooLongForJudge, question
+from art_nb.rewards.judge_answers import TrajectoryScore, UnusableAnswer, parse, response_format
+from art_nb.rewards.judge_calls import ContextExceeded, JudgeReply, JudgeUnavailable, call_judge, context_tokens
+from art_nb.rewards.judge_prompts import GroupTooLong, JudgePrompt, judge_prompt
 from art_nb.storage.checkpoints import write_file
 from art_nb.trajectories import Trajectory
 
@@ -25,17 +25,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_CONTEXT = 32_000  # tokens, for a model that LiteLLM does not know
-NOT_CONTENT = {"api_key", "timeout", "extra_headers"}  # parameters that change no answer
+UNKNOWN_CONTEXT = 32_000  # tokens, for models not in LiteLLM's table
+COMPLAINT = "Your last answer could not be used: {}. Answer again, with one JSON object as described and nothing else."
+NOT_CONTENT = {"api_key", "timeout", "extra_headers"}  # parameters that do not affect the answer
 
 
 class JudgeError(RuntimeError):
-    """A judge gave no usable scores for a group. It has none then: nothing is put in their place."""
+    """A judge gave no usable scores for a group."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What judging took. cached: the answer came from the disk; cost_usd: None where a call's price is unknown."""
+    """Calls and tokens of a judgement. cached: the answer came from the cache; cost_usd: None if a price is unknown."""
 
     calls: int = 0
     prompt_tokens: int = 0
@@ -43,8 +44,8 @@ class Usage:
     cost_usd: float | None = 0.0
     cached: bool = False
 
-    def plus(self, reply: Reply) -> Usage:
-        """With one more call."""
+    def plus(self, reply: JudgeReply) -> Usage:
+        """Return the usage including one more call."""
         return Usage(
             calls=self.calls + 1,
             prompt_tokens=self.prompt_tokens + reply.prompt_tokens,
@@ -55,10 +56,10 @@ class Usage:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Scores of a group. scores: one per trajectory, in their order, `trajectory_id` counting from 1.
+    """Scores of a group: one per trajectory, in their order, with `trajectory_id` counting from 1.
 
-    places: for each trajectory, where the judge saw it, from 0; None for a judge that looks at one at a time.
-    shortened: how many trajectories the judge saw in part only.
+    places: each trajectory's position in the prompt, from 0; None for judges that see one trajectory at a time.
+    shortened: number of trajectories that were shortened in the prompt.
     """
 
     scores: list[TrajectoryScore]
@@ -68,12 +69,12 @@ class Judgement:
 
 
 class Judge(Protocol):
-    """What `judge_model` may be besides a model's name."""
+    """The interface of judges: a `judge_model` argument is a judge or a model's name."""
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
         """Score the trajectories of one group, at least one.
 
-        order, sample: ask again with the trajectories in another order; for another sample of the answer.
+        order: seed for the order of the trajectories in the prompt. sample: number of the sampled answer.
         Raises: JudgeError.
         """
 
@@ -82,18 +83,18 @@ class Judge(Protocol):
 class LLMJudge:
     """A language model as judge; `judge_model="openai/o3"` is short for `LLMJudge("openai/o3")`.
 
-    model: for LiteLLM, provider/model; for `client`, the name its server knows.
-    params: further arguments of the request: temperature, max_tokens, api_base, api_key, ... A server that can't be held
-        to a JSON schema wants {"response_format": None}.
-    client: an `openai` client to ask instead: any server that speaks OpenAI's API, or `model.openai_client()`.
-    cache: the folder of answers by content; None keeps none.
+    model: provider/model for LiteLLM; with `client`, the server's name for it.
+    params: further arguments of the request: temperature, max_tokens, api_base, api_key, ... For a server without support
+        for JSON schemas, give {"response_format": None}.
+    client: an `openai` client for any server with OpenAI's API, or `model.openai_client()`; None: LiteLLM.
+    cache: folder of answers, by a hash of the request; None: no cache.
     max_concurrent: groups judged by this model at a time.
-    max_attempts: calls for one group, the first included. After 408, 409, 425, 429, 5xx, a lost connection or a timeout
-        the next follows after `delay`, twice that, ... seconds, or when the server says; after an answer that can't be
-        used it follows at once and says what was wrong.
-    timeout: seconds for one call.
-    context_tokens: of the model; None takes LiteLLM's figure, or 32,000. The longest trajectories of a group lose their
-        middle until it fits by an estimate of 3 bytes a token. If the server finds it too long all the same, half is tried.
+    max_attempts: calls per group, including the first. After 408, 409, 425, 429, 5xx, a lost connection or a timeout the
+        next call follows after `delay`, twice that, ... seconds, or the server's retry-after; after an unusable answer it
+        follows at once and includes the reason.
+    timeout: seconds per call.
+    context_tokens: of the model; None: LiteLLM's figure, or 32,000. The longest trajectories are shortened in the middle to
+        fit, at an estimated 3 bytes per token. If the server rejects the prompt as too long, its length is halved.
     """
 
     model: str
@@ -107,73 +108,73 @@ class LLMJudge:
     context_tokens: int | None = None
 
     def __post_init__(self):
-        for name, value in (("max_concurrent", self.max_concurrent), ("max_attempts", self.max_attempts)):
-            if value < 1:
-                raise ValueError(f"LLMJudge: {name} is {value}; give 1 or more.")
+        if min(self.max_concurrent, self.max_attempts) < 1:
+            limits = f"max_concurrent is {self.max_concurrent}, max_attempts is {self.max_attempts}"
+            raise ValueError(f"LLMJudge: {limits}; give 1 or more.")
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
-        """Ask the model, or the cache."""
-        tokens = self._room(len(trajectories))
+        """Return the scores of the model, or of the cache."""
+        tokens = self._max_prompt_tokens(len(trajectories))
 
-        def ask(tokens: int) -> Question:
+        def make_prompt(tokens: int) -> JudgePrompt:
             try:
-                return question(trajectories, rubric, tokens, order)
-            except TooLongForJudge as error:
-                raise JudgeError(f"{error} to the {tokens} tokens that {self.model} has for the question") from error
+                return judge_prompt(trajectories, rubric, tokens, order)
+            except GroupTooLong as error:
+                raise JudgeError(f"{error} to the {tokens} tokens that {self.model} has for the prompt") from error
 
-        asked = ask(tokens)
-        path = self._path(asked, sample)
+        prompt = make_prompt(tokens)
+        path = self._cache_file(prompt, sample)
         if path and path.exists():
-            return _judgement(_read(path, asked.asked), asked, Usage(cached=True))
+            return _judgement(_read(path, prompt.shown), prompt, Usage(cached=True))
         async with _slot(self):
-            answer, usage, asked = await self._answer(ask, tokens)
+            answer, usage, prompt = await self._answer(make_prompt, tokens)
         if path:
             write_file(path, json.dumps({"model": self.model, "answer": answer}).encode())
-        return _judgement(parse(answer, asked.asked), asked, usage)
+        return _judgement(parse(answer, prompt.shown), prompt, usage)
 
-    async def _answer(self, ask: Callable[[int], Question], tokens: int) -> tuple[str, Usage, Question]:
-        """The first usable answer, what all calls took, and the question as it was asked in the end."""
-        asked, usage, problem = ask(tokens), Usage(), ""
+    async def _answer(self, make_prompt: Callable[[int], JudgePrompt], tokens: int) -> tuple[str, Usage, JudgePrompt]:
+        """Return the first usable answer, the usage of all calls, and the prompt of the last."""
+        prompt, usage, problem = make_prompt(tokens), Usage(), ""
         complaint: list[dict[str, str]] = []
         for attempt in range(self.max_attempts):
             try:
                 async with asyncio.timeout(self.params.get("timeout") or self.timeout):
-                    reply = await call(self.model, asked.messages + complaint, self._params(asked), self.client)
+                    reply = await call_judge(self.model, prompt.messages + complaint, self._params(prompt), self.client)
                 usage = usage.plus(reply)
-                _check(reply, asked.asked)
-                return reply.text, usage, asked
-            except BadAnswer as error:
-                problem, wait, complaint = str(error), 0.0, [_complaint(error)]
-            except TooLong as error:
+                _check(reply, prompt.shown)
+                return reply.text, usage, prompt
+            except UnusableAnswer as error:
+                problem, wait, complaint = str(error), 0.0, [{"role": "user", "content": COMPLAINT.format(error)}]
+            except ContextExceeded as error:
                 problem, wait, tokens = str(error), 0.0, tokens // 2
-                asked = ask(tokens)
-            except (Busy, TimeoutError) as error:
-                problem, wanted = str(error) or "no answer in time", getattr(error, "wait", None)
-                wait = self.delay * 2**attempt if wanted is None else wanted
+                prompt = make_prompt(tokens)
+            except (JudgeUnavailable, TimeoutError) as error:
+                problem, retry_after = str(error) or "no answer in time", getattr(error, "wait", None)
+                wait = self.delay * 2**attempt if retry_after is None else retry_after
             except openai.APIError as error:
-                raise JudgeError(f"{self.model} refuses the request: {type(error).__name__}: {error}") from error
+                raise JudgeError(f"{self.model} rejects the request: {type(error).__name__}: {error}") from error
             if attempt + 1 < self.max_attempts:
                 log.warning("judge %s, attempt %d of %d: %s", self.model, attempt + 1, self.max_attempts, problem)
                 await asyncio.sleep(wait)
         raise JudgeError(f"{self.model} gave no usable scores in {self.max_attempts} attempts; the last: {problem}")
 
-    def _params(self, asked: Question) -> dict[str, Any]:
+    def _params(self, prompt: JudgePrompt) -> dict[str, Any]:
         params = {name: value for name, value in self.params.items() if name != "timeout"}
-        return {"response_format": response_format(asked.asked), **params}
+        return {"response_format": response_format(prompt.shown), **params}
 
-    def _room(self, attempts: int) -> int:
-        """Tokens for the question: the context less what the answer needs."""
+    def _max_prompt_tokens(self, attempts: int) -> int:
+        """Return the context length minus the answer's."""
         known = self.context_tokens or (context_tokens(self.model) if self.client is None else None)
         answer = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * attempts
         return (known or UNKNOWN_CONTEXT) - answer
 
-    def _path(self, asked: Question, sample: int) -> Path | None:
-        """The answer's file, named by all that the answer depends on."""
+    def _cache_file(self, prompt: JudgePrompt, sample: int) -> Path | None:
+        """Return the path of the cached answer, a hash of everything that the answer depends on."""
         if self.cache is None:
             return None
-        params = {name: value for name, value in self._params(asked).items() if name not in NOT_CONTENT}
+        params = {name: value for name, value in self._params(prompt).items() if name not in NOT_CONTENT}
         server = str(self.client.base_url) if self.client else None
-        content = json.dumps([self.model, server, asked.messages, params, sample], sort_keys=True, default=repr)
+        content = json.dumps([self.model, server, prompt.messages, params, sample], sort_keys=True, default=repr)
         return Path(self.cache) / f"{hashlib.sha256(content.encode()).hexdigest()}.json"
 
 
@@ -181,36 +182,31 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple, asyncio.Semapho
 
 
 def _slot(judge: LLMJudge) -> asyncio.Semaphore:
-    """Shared by all judges of one model and limit: a judge named by a string is made anew for each group."""
+    """Return the semaphore of a model and limit, which all its judges share: a judge named by a string is made per group."""
     slots = _slots.setdefault(asyncio.get_running_loop(), {})
     return slots.setdefault((judge.model, judge.max_concurrent), asyncio.Semaphore(judge.max_concurrent))
 
 
-def _check(reply: Reply, ids: Sequence[str]) -> None:
-    """Raises: BadAnswer, with the cause that the provider gives."""
+def _check(reply: JudgeReply, ids: Sequence[str]) -> None:
+    """Raises: UnusableAnswer, with the provider's reason if it gives one."""
     try:
         parse(reply.text, ids)
-    except BadAnswer as error:
+    except UnusableAnswer as error:
         if reply.refusal or reply.finish_reason == "content_filter":
-            raise BadAnswer(f"it refused: {(reply.refusal or reply.text)[:200]!r}") from error
+            raise UnusableAnswer(f"it refused: {(reply.refusal or reply.text)[:200]!r}") from error
         if reply.finish_reason == "length":
-            raise BadAnswer(f"it was cut off after {reply.completion_tokens} tokens; max_tokens allows no more") from error
+            raise UnusableAnswer(f"it was truncated after {reply.completion_tokens} tokens; raise max_tokens") from error
         raise
 
 
-def _complaint(error: BadAnswer) -> dict[str, str]:
-    text = f"Your last answer could not be used: {error}. Answer again, with one JSON object as described and nothing else."
-    return {"role": "user", "content": text}
-
-
-def _judgement(scores: Sequence[TrajectoryScore], asked: Question, usage: Usage) -> Judgement:
-    """The answer brought back from the judge's order to the group's."""
+def _judgement(scores: Sequence[TrajectoryScore], prompt: JudgePrompt, usage: Usage) -> Judgement:
+    """Reorder the scores from the prompt's order to the group's."""
     by_id = {score.trajectory_id: score for score in scores}
     return Judgement(
-        scores=[by_id[i].model_copy(update={"trajectory_id": str(n)}) for n, i in enumerate(asked.ids, start=1)],
+        scores=[by_id[i].model_copy(update={"trajectory_id": str(n)}) for n, i in enumerate(prompt.ids, start=1)],
         usage=usage,
-        places=[asked.asked.index(i) for i in asked.ids],
-        shortened=asked.left_out,
+        places=[prompt.shown.index(i) for i in prompt.ids],
+        shortened=prompt.shortened,
     )
 
 
@@ -218,4 +214,4 @@ def _read(path: Path, ids: Sequence[str]) -> list[TrajectoryScore]:
     try:
         return parse(json.loads(path.read_bytes())["answer"], ids)
     except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} holds no answer to its question ({error!r}): delete it to ask again.") from error
+        raise ValueError(f"{path} contains no usable answer ({error!r}): delete it to repeat the request.") from error

@@ -1,12 +1,13 @@
-"""RubricJudge: a judge without a model. It works out weighted criteria by rule, always the same, each with a reason.
+"""`RubricJudge`: a deterministic judge without a model, which computes weighted criteria by rules.
 
-Every task has criteria of its own: functions from a trajectory to a share from 0 to 1 and the reason in words. They read
-what was said and done, and the facts that the rollout noted; never `reward`.
+Each task has its own criteria: functions from a trajectory to a share from 0 to 1 and the reason in words. They read the
+conversation and the rollout's metrics and metadata, never `reward`.
 """
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 
 from art_nb.rewards.judge_answers import TrajectoryScore
 from art_nb.rewards.judges import Judgement
@@ -19,10 +20,10 @@ Measure = Callable[[Trajectory], tuple[float, str]]
 
 @dataclass(frozen=True)
 class Criterion:
-    """One thing that makes a trajectory good.
+    """A quality of a trajectory.
 
-    name: as the reasons call it. weight: above 0; what counts is its share in the sum of all weights.
-    measure: trajectory -> (from 0, missed, to 1, met in full; the reason in words).
+    name: for the explanation. weight: above 0, relative to the sum of all weights.
+    measure: trajectory -> (share from 0, not met, to 1, met in full; the reason in words).
     """
 
     name: str
@@ -31,44 +32,45 @@ class Criterion:
 
     def __post_init__(self):
         if not self.weight > 0:
-            raise ValueError(f"criterion {self.name!r} has weight {self.weight}: give a number above 0, or leave it out.")
+            raise ValueError(f"criterion {self.name!r} has weight {self.weight}: expected a number above 0.")
 
 
 def weighted(**measures: Measure) -> tuple[Criterion, ...]:
-    """Criteria under the names and weights of WEIGHTS; `user_satisfaction=` stands for "user satisfaction"."""
+    """Return criteria with the names and weights of WEIGHTS; `user_satisfaction=` is "user satisfaction"."""
     return tuple(Criterion(name, weight, measures[name.replace(" ", "_")]) for name, weight in WEIGHTS.items())
 
 
-# task -> its criteria, or the module that holds them as CRITERIA (imported when they are needed: tasks stand above
-# rewards, and their modules may import this one)
-_CRITERIA: dict[str, Sequence[Criterion] | str] = {
-    "game_2048": "art_nb.tasks.game_2048.criteria",
-    "email_search": "art_nb.tasks.email_search.criteria",
-    "tools": "art_nb.rewards.criteria_tools",
-}
+# Task name -> its criteria, or the module that defines them as CRITERIA. Installed environments provide theirs in the entry
+# point group ENTRY_POINTS.
+ENTRY_POINTS = "art_nb.criteria"
+_CRITERIA: dict[str, Sequence[Criterion] | str] = {"tools": "art_nb.rewards.criteria_tools"}
 
 
 def register(task: str, criteria: Sequence[Criterion] | str) -> None:
-    """Judge trajectories whose metadata["task"] is `task` by these criteria, or by CRITERIA of the module so named."""
+    """Set the criteria for trajectories with this metadata["task"]; a string names a module with CRITERIA."""
     _CRITERIA[task] = criteria
 
 
 def criteria_of(task: str) -> Sequence[Criterion]:
-    """Raises: ValueError for a task that nobody registered."""
-    if task not in _CRITERIA:
-        known = ", ".join(sorted(_CRITERIA))
-        raise ValueError(f"no criteria for the task {task!r}, but for {known}. Add yours with register(task, criteria).")
-    found = _CRITERIA[task]
+    """Return the criteria registered for a task, by `register` or by an installed environment's entry point.
+
+    Raises: ValueError when there are none.
+    """
+    known = {each.name: each.value for each in entry_points(group=ENTRY_POINTS)} | _CRITERIA
+    if task not in known:
+        names = ", ".join(sorted(known))
+        raise ValueError(f"no criteria for the task {task!r}: expected one of {names}. Add one by register(task, criteria).")
+    found = known[task]
     return importlib.import_module(found).CRITERIA if isinstance(found, str) else found
 
 
 @dataclass(frozen=True)
 class RubricJudge:
-    """Scores each trajectory by itself: the weighted mean of its criteria. Costs nothing and asks nobody.
+    """Scores each trajectory independently, by the weighted mean of its criteria.
 
-    task: whose criteria; None takes each trajectory's metadata["task"].
-    criteria: these instead of the task's.
-    weights: other weights by criterion, {"efficiency": 0.1}; 0 leaves it out.
+    task: whose criteria to use; None: each trajectory's metadata["task"].
+    criteria: used instead of the task's.
+    weights: weights to change, by criterion: {"efficiency": 0.1}; 0 omits it.
     """
 
     task: str | None = None
@@ -76,9 +78,9 @@ class RubricJudge:
     weights: Mapping[str, float] | None = None
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
-        """Whatever `rubric` says in words, and in whatever order: the criteria and the scores stay the same.
+        """Score by the criteria; `rubric`, `order` and `sample` have no effect.
 
-        Raises: ValueError for a trajectory without a known task, or a criterion that does not give a share from 0 to 1.
+        Raises: ValueError for a trajectory without a known task, or a criterion that returns no share from 0 to 1.
         """
         return Judgement([self._score(trajectory, n) for n, trajectory in enumerate(trajectories, start=1)])
 
@@ -93,19 +95,19 @@ class RubricJudge:
     def _criteria(self, trajectory: Trajectory) -> Sequence[Criterion]:
         task = self.task or trajectory.metadata.get("task")
         if self.criteria is None and task is None:
-            raise ValueError('which task is it? Give RubricJudge("game_2048"), or set metadata["task"] in the rollout.')
+            raise ValueError('the task is unknown: give RubricJudge("game_2048"), or set metadata["task"] in the rollout.')
         criteria = self.criteria if self.criteria is not None else criteria_of(str(task))
         weights = self.weights or {}
         weighed = [(c, weights.get(c.name, c.weight)) for c in criteria]
         used = [Criterion(c.name, weight, c.measure) for c, weight in weighed if weight != 0]
         if not used or set(weights) - {c.name for c in criteria}:
             names = ", ".join(c.name for c in criteria)
-            raise ValueError(f"weights are {dict(weights)}; give some of {names or 'the criteria'} a weight above 0.")
+            raise ValueError(f"weights are {dict(weights)}: expected one above 0, and only names of {names or 'criteria'}.")
         return used
 
 
 def _measured(criterion: Criterion, trajectory: Trajectory) -> tuple[float, str]:
     share, reason = criterion.measure(trajectory)
-    if not 0 <= share <= 1:  # so that NaN is refused too
+    if not 0 <= share <= 1:  # also true for NaN
         raise ValueError(f"criterion {criterion.name!r} gave {share} ({reason}) for {trajectory}: expected 0 to 1.")
     return float(share), reason

@@ -1,7 +1,7 @@
 """RULER: a judge compares the trajectories of a group, and its scores become their rewards.
 
-The calls are ART's; so is the idea. Source: art.openpipe.ai/fundamentals/ruler.
-Comparing is easier than grading, and GRPO uses nothing but the differences within a group.
+Comparing is easier than grading, and GRPO uses only the differences within a group. The functions have ART's signatures.
+Source: art.openpipe.ai/fundamentals/ruler.
 """
 
 import logging
@@ -11,7 +11,7 @@ from typing import Any
 
 from art_nb.metrics import JUDGE, MetricsBuilder
 from art_nb.rewards.judge_answers import TrajectoryScore
-from art_nb.rewards.judges import Judge, JudgeError, Judgement, LLMJudge, Usage
+from art_nb.rewards.judges import Judge, JudgeError, Judgement, LLMJudge
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.types import Messages, Tools
 
@@ -33,18 +33,18 @@ async def ruler(
     *,
     debug: bool = False,
 ) -> list[TrajectoryScore]:
-    """Score conversations against each other. Returns one score each, in their order; `trajectory_id` counts from 1.
+    """Score conversations against each other; return one score each, in their order, with `trajectory_id` from 1.
 
     Args:
         message_lists: the conversations, each a list of messages.
-        judge_model: a model as LiteLLM names it ("openai/o3", "anthropic/...", "ollama/...", "hosted_vllm/..."), or a
-            judge: `LLMJudge(...)` for its options, `RubricJudge(...)` for none at all.
+        judge_model: LiteLLM's name of a model ("openai/o3", "anthropic/...", "ollama/...", "hosted_vllm/..."), or a
+            judge: `LLMJudge(...)` for a model with options, `RubricJudge(...)` without a model.
         extra_litellm_params: further arguments of the request (temperature, api_base, ...).
-        rubric: what makes an attempt good, in words; a `RubricJudge` has its own.
-        tools: what the agent could call, to show to the judge.
-        debug: print the scores and reasons.
+        rubric: instructions for scoring; ignored by `RubricJudge`.
+        tools: the agent's tools, shown to the judge.
+        debug: print scores and explanations.
 
-    What the judge cost goes to the active `art.metrics.MetricsBuilder`, if there is one.
+    Costs are added to the active `art.metrics.MetricsBuilder`, if any.
 
     Raises: JudgeError when the judge gave no usable scores; ImportError when LiteLLM is needed and missing.
     """
@@ -64,19 +64,18 @@ async def ruler_score_group(
     swallow_exceptions: bool = False,
     debug: bool = False,
 ) -> TrajectoryGroup | None:
-    """A copy of `group` whose rewards are the judge's scores; fit for `after_each` of `gather_trajectory_groups`.
+    """Return a copy of `group` whose rewards are the judge's scores; for `after_each` of `gather_trajectory_groups`.
 
-    In each trajectory of the copy: `reward` and metrics["ruler_score"] are the score, metrics["independent_reward"] is
-    the reward there was, the reason is in `logs`, and `turn_rewards` is None (a score is for the whole trajectory). In
-    the copy's own metrics: what judging took, as judge_calls, judge_cached, judge_prompt_tokens, judge_completion_tokens,
-    judge_duration (seconds), judge_shortened (trajectories that the judge saw in part) and, where the price is known,
-    judge_cost_usd; with the row of a split that adds up to costs/train/judge/ruler, or costs/eval/... Each trajectory has
-    an equal share: judge_tokens, judge_cost_usd.
+    In each trajectory of the copy, `reward` and metrics["ruler_score"] are the score, metrics["independent_reward"] is the
+    original reward, `logs` has the explanation, and `turn_rewards` is None. The copy's metrics are judge_calls,
+    judge_cached, judge_prompt_tokens, judge_completion_tokens, judge_duration (seconds), judge_shortened (trajectories
+    shortened in the prompt) and, if the price is known, judge_cost_usd, which is added to costs/train/judge/ruler, or
+    costs/eval/..., when the group is logged. Each trajectory has an equal share: judge_tokens, judge_cost_usd.
 
     Args:
-        swallow_exceptions: log a JudgeError as a warning and return None: `gather_trajectory_groups` drops the group.
-            What can only be a mistake in the call is raised all the same.
-        Others: as of `ruler`. Conversations in `additional_histories` are judged with their trajectory.
+        swallow_exceptions: log a JudgeError as a warning and return None, so that `gather_trajectory_groups` drops the
+            group. Errors in the call itself are raised in any case.
+        Others: as in `ruler`. `additional_histories` are judged with their trajectory.
 
     Raises: JudgeError naming the group, when the judge gave no usable scores.
     """
@@ -87,30 +86,32 @@ async def ruler_score_group(
         named = JudgeError(f"{group_name(group)}: {error}")
         if not swallow_exceptions:
             raise named from error
-        log.warning("not scored, and left out: %s", named)
+        log.warning("group dropped without scores: %s", named)
         return None
-    took = _metrics(judgement) | {"judge_duration": time.monotonic() - started}
-    share = _share(took, len(group)) if took["judge_calls"] or took["judge_cached"] else {}
+    usage = judgement.usage
+    cost = {} if usage.cost_usd is None else {"judge_cost_usd": usage.cost_usd}
+    metrics: dict[str, float] = {
+        "judge_calls": usage.calls, "judge_cached": usage.cached, "judge_prompt_tokens": usage.prompt_tokens,
+        "judge_completion_tokens": usage.completion_tokens, "judge_shortened": judgement.shortened, **cost,
+        "judge_duration": time.monotonic() - started,
+    }  # fmt: skip
+    total = {"judge_tokens": usage.prompt_tokens + usage.completion_tokens, **cost} if usage.calls or usage.cached else {}
+    share = {name: value / len(group) for name, value in total.items()}
     scored = [_scored(t, score, share) for t, score in zip(group.trajectories, judgement.scores, strict=True)]
-    metrics = {**group.metrics, **took}
-    return group.model_copy(update={"trajectories": scored, "metrics": metrics})
+    return group.model_copy(update={"trajectories": scored, "metrics": {**group.metrics, **metrics}})
 
 
 async def _judge(
-    trajectories: Sequence[Trajectory],
-    judge_model: str | Judge,
-    extra_litellm_params: dict[str, Any] | None,
-    rubric: str,
-    debug: bool,
+    trajectories: Sequence[Trajectory], judge_model: str | Judge, params: dict[str, Any] | None, rubric: str, debug: bool
 ) -> Judgement:
     if isinstance(judge_model, str):
-        judge_model = LLMJudge(judge_model, params=extra_litellm_params or {})
-    elif extra_litellm_params:
-        raise ValueError("extra_litellm_params goes with a judge given by name; here, give LLMJudge(..., params=...).")
+        judge_model = LLMJudge(judge_model, params=params or {})
+    elif params:
+        raise ValueError("extra_litellm_params needs a judge given by name; for this one, give LLMJudge(..., params=...).")
     if not trajectories:
         return Judgement([])
-    if len(trajectories) > 1 and all(_said(t) == _said(trajectories[0]) for t in trajectories):
-        log.warning("all %d trajectories are identical: nothing to compare, nothing to learn", len(trajectories))
+    if len(trajectories) > 1 and all(_messages(t) == _messages(trajectories[0]) for t in trajectories):
+        log.warning("all %d trajectories are identical: the group gives no training signal", len(trajectories))
     judgement = await judge_model.judge(trajectories, rubric)
     if debug:
         for score in judgement.scores:
@@ -119,18 +120,18 @@ async def _judge(
 
 
 def group_name(group: TrajectoryGroup) -> str:
-    """What tells the group from others: its metadata, or what its trajectories' agree on, or how it begins."""
+    """Identify a group in messages: by its metadata, its trajectories' common metadata, or its first user message."""
     first, *others = group.trajectories or [Trajectory()]
     shared = {k: v for k, v in first.metadata.items() if all(t.metadata.get(k) == v for t in others)}
     facts = group.metadata or shared
     if facts:
         return "group " + ", ".join(f"{name}={value}" for name, value in facts.items())
-    asked = [str(message["content"]) for message in first.messages() if message["role"] == "user"]
-    return f"the group that begins with {asked[0][:80] if asked else ''!r}"
+    questions = [str(message["content"]) for message in first.messages() if message["role"] == "user"]
+    return f"the group that begins with {questions[0][:80] if questions else ''!r}"
 
 
-def _said(trajectory: Trajectory) -> list[Messages]:
-    return [history.messages() for history in (trajectory, *trajectory.additional_histories)]
+def _messages(trajectory: Trajectory) -> list[Messages]:
+    return [history.messages() for history in trajectory.histories()]
 
 
 def _scored(trajectory: Trajectory, score: TrajectoryScore, share: dict[str, float]) -> Trajectory:
@@ -139,23 +140,3 @@ def _scored(trajectory: Trajectory, score: TrajectoryScore, share: dict[str, flo
     own = {"messages_and_choices": list(trajectory.messages_and_choices), "metadata": dict(trajectory.metadata)}
     update = {"reward": score.score, "turn_rewards": None, "metrics": metrics, "logs": logs, **own}
     return trajectory.model_copy(update=update)
-
-
-def _share(took: dict[str, float], trajectories: int) -> dict[str, float]:
-    """Of one trajectory."""
-    shared = {"judge_tokens": took["judge_prompt_tokens"] + took["judge_completion_tokens"]}
-    if "judge_cost_usd" in took:
-        shared["judge_cost_usd"] = took["judge_cost_usd"]
-    return {name: value / trajectories for name, value in shared.items()}
-
-
-def _metrics(judgement: Judgement) -> dict[str, float]:
-    usage: Usage = judgement.usage
-    metrics: dict[str, float] = {
-        "judge_calls": usage.calls,
-        "judge_cached": usage.cached,
-        "judge_prompt_tokens": usage.prompt_tokens,
-        "judge_completion_tokens": usage.completion_tokens,
-        "judge_shortened": judgement.shortened,
-    }
-    return metrics if usage.cost_usd is None else {**metrics, "judge_cost_usd": usage.cost_usd}

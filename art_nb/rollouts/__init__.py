@@ -1,4 +1,5 @@
-"""Many coroutines at once: results in order, failures counted, silences explained, attempts repeated, tracebacks short.
+"""Run coroutines concurrently: results in order, failures counted, progress shown, tracebacks short.
 
-Knows asyncio and the progress bar. Knows nothing about models, and of trajectories only that they have a reward and metrics.
+The layer below trajectories: awaiting a `TrajectoryGroup` needs it, and `art_nb.gather` builds on both. Knows nothing about
+models, and of trajectories only their reward and metrics.
 """

@@ -1,4 +1,4 @@
-"""What a learner sees of an error: the frames of their own code and the message, not the machinery in between."""
+"""Short tracebacks: the frames of the user's code and the message, without those of this package and asyncio."""
 
 import asyncio
 import os
@@ -14,13 +14,13 @@ LIBRARIES = ("<frozen ", *(os.path.join(folder, "") for folder in (PACKAGE, *INS
 
 
 class ShortTraceback:
-    """Around what the learner calls: an error leaves this block with a short traceback, its causes as well.
+    """A context manager that shortens the traceback of an exception that leaves its block, and those of its causes.
 
-    An error loses the frames of this package and of asyncio that it only passed through. An interrupt (KeyboardInterrupt,
-    or the CancelledError that Jupyter makes of it) loses those of every library: where it struck is chance.
-    `error.full_traceback` keeps them all: `traceback.print_tb(sys.last_value.full_traceback)`.
+    Keeps the user's frames and the raising one. Of an interrupt, which may occur anywhere (KeyboardInterrupt, or the
+    CancelledError that Jupyter turns it into), it removes the frames of every library, including the last.
+    `error.full_traceback` keeps all: `traceback.print_tb(sys.last_value.full_traceback)`.
 
-    Does nothing inside a rollout, where the outer gathering still counts and keeps what went wrong.
+    Inside a rollout it does nothing: the outer gather call records the full traceback.
     """
 
     def __enter__(self) -> None:
@@ -32,7 +32,7 @@ class ShortTraceback:
                 each.__dict__["full_traceback"] = each.__traceback__
                 each.__traceback__ = _joined(_own_frames(each))
             if isinstance(error, asyncio.CancelledError):
-                error.add_note("The cell was interrupted, or its task cancelled: what still ran was stopped.")
+                error.add_note("The cell was interrupted, or its task cancelled; running rollouts were stopped.")
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
@@ -44,20 +44,15 @@ def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _own_frames(error: BaseException) -> list[TracebackType]:
-    frames = list(_frames(error.__traceback__))
+    frames, entry = [], error.__traceback__
+    while entry is not None:
+        frames.append(entry)
+        entry = entry.tb_next
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         return [each for each in frames if not each.tb_frame.f_code.co_filename.startswith(LIBRARIES)]
-    return [each for each in frames[:-1] if _package(each) not in ("art_nb", "asyncio")] + frames[-1:]
-
-
-def _frames(traceback: TracebackType | None) -> Iterator[TracebackType]:
-    while traceback is not None:
-        yield traceback
-        traceback = traceback.tb_next
-
-
-def _package(traceback: TracebackType) -> str:
-    return traceback.tb_frame.f_globals.get("__name__", "").partition(".")[0]
+    packages = [each.tb_frame.f_globals.get("__name__", "").partition(".")[0] for each in frames[:-1]]
+    own = [each for each, package in zip(frames, packages, strict=False) if package not in ("art_nb", "asyncio")]
+    return own + frames[-1:]
 
 
 def _joined(frames: list[TracebackType]) -> TracebackType | None:

@@ -1,4 +1,4 @@
-"""What a run keeps: checkpoints, metrics and trajectories, each on the disk whole or not at all.
+"""Files of a run: checkpoints, metrics and trajectories, written atomically.
 
-Knows files and rows. Knows nothing about what a checkpoint holds or why a number was measured.
+Depends on `trajectories` and `metrics`. Does not depend on what a checkpoint contains, or on training and sampling.
 """

@@ -1,4 +1,6 @@
-"""The policy learns: LoRA on a base model, trajectories as token sequences, advantages, and TRL's loss on them.
+"""Training: a policy with a LoRA adapter, token sequences, advantages, and GRPO and SFT updates with TRL's losses.
 
-Knows torch, TRL, PEFT and Unsloth. Knows nothing about tasks, judges, or how an answer was sampled.
+Depends on torch, TRL, PEFT and Unsloth (optional). Of `art_nb` it uses `storage`, `trajectories`, `types` and parts of
+`inference`: tokenising messages, finding common prefixes, and the attention and policy classes that the sampler runs.
+Does not depend on the sampler: trajectories of any source can be trained on. Does not depend on tasks, judges or backends.
 """

@@ -1,10 +1,8 @@
-"""How sequences go through the model: cut into micro-batches, and laid out as a prefix tree or as padded rows.
+"""Micro-batches: split sequences into them, and lay each out as a prefix tree or as padded rows.
 
-It knows nothing of losses and models. A micro-batch is the dictionary that TRL's trainer takes, which speaks of sequences,
-and under "layout" what the model is given in their place.
+A micro-batch is TRL's input dictionary, whose tensors have a row per sequence, plus "layout", which the model gets in their
+place. Does not depend on losses or models.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -12,75 +10,76 @@ from typing import Any
 
 import torch
 
-from art_nb.training.prefix_tree import PrefixTree, common_start
+from art_nb.inference.slots import common_prefix
+from art_nb.training.prefix_tree import PrefixTree
 from art_nb.training.sequences import TokenSequence
 
 
 @dataclass
 class Layout:
-    """The tokens that go through the model at once, (rows, width) of them, and what is read from its output there.
+    """The tokens of one forward pass, in `height` rows of `width`.
 
-    forward: arguments of the decoder's forward. needed: (rows, width) bool, the R places whose output predicts a sampled
-    token. places: (M,), for each sampled token which of these R, as `tool_mask` lists the tokens.
+    forward: arguments of the decoder's forward. needed: (height, width) bool, the R positions whose output predicts a
+    trained token. rows: (M,), the one of these R outputs that predicts each trained token, in the order of `tool_mask`.
     """
 
     forward: dict[str, Any]
     needed: torch.Tensor
-    places: torch.Tensor
+    rows: torch.Tensor
 
 
-def padded_rows(batch: dict[str, torch.Tensor]) -> Layout:
-    """A row for each sequence. Padding lies on the right, where a causal model never looks, so no mask is needed and
-    attention takes its fastest path. Nothing follows the last token, so it does not go through the model."""
+def padded_layout(batch: dict[str, torch.Tensor]) -> Layout:
+    """Return a layout with a row per sequence.
+
+    The padding is on the right, where a causal model does not attend to it: without a mask attention is fastest. The last
+    token predicts nothing and is left out.
+    """
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)[:, :-1]
     needed = batch["tool_mask"].bool()
     return Layout({"input_ids": ids}, needed, torch.arange(int(needed.sum()), device=ids.device))
 
 
-def tree_row(batch: dict[str, torch.Tensor], sequences: list[TokenSequence]) -> Layout:
-    """One row, the nodes of the prefix tree. Tokens that may follow the same node share one place, and so its output."""
+def tree_layout(batch: dict[str, torch.Tensor], sequences: list[TokenSequence]) -> Layout:
+    """Return a layout with the nodes of the prefix tree in one row. Tokens that follow the same node share its output."""
     trained = batch["tool_mask"].bool()
     tree = PrefixTree([s.ids[:-1] for s in sequences], trained.device)
     nodes = torch.zeros(trained.shape, dtype=torch.long)
     for i, path in enumerate(tree.paths):
         nodes[i, : len(path)] = torch.from_numpy(path)
-    found, places = nodes.to(trained.device)[trained].unique(return_inverse=True)
-    needed = torch.zeros(len(tree), dtype=torch.bool, device=trained.device).index_fill(0, found, True)
-    tree.need(needed)
+    predicting, rows = nodes.to(trained.device)[trained].unique(return_inverse=True)
+    needed = torch.zeros(len(tree), dtype=torch.bool, device=trained.device).index_fill(0, predicting, True)
+    tree.set_needed(needed)
     forward = {"input_ids": tree.ids[None], "position_ids": tree.positions[None], "prefix_tree": tree}
-    return Layout(forward, needed[None], places)
+    return Layout(forward, needed[None], rows)
 
 
-def by_length(sequences: list[TokenSequence], tokens: int, most: int) -> list[list[TokenSequence]]:
-    """Sequences of like lengths together: at most `tokens` padded tokens and `most` sequences, at least one."""
-    cuts: list[list[TokenSequence]] = [[]]
-    for sequence in sorted(sequences, key=lambda s: len(s.ids)):
-        # They get longer, so this one's length is the width of the batch that it would join.
-        if cuts[-1] and (len(cuts[-1]) == most or (len(cuts[-1]) + 1) * len(sequence.ids) > tokens):
-            cuts.append([])
-        cuts[-1].append(sequence)
-    return cuts
+def split_sequences(
+    sequences: list[TokenSequence], max_tokens: int, max_sequences: int, as_tree: bool
+) -> list[list[TokenSequence]]:
+    """Group sequences with common prefixes (`as_tree`), or of similar length.
 
-
-def by_beginning(sequences: list[TokenSequence], tokens: int, most: int) -> list[list[TokenSequence]]:
-    """Sequences that begin alike together: at most `tokens` distinct tokens and `most` sequences, at least one."""
-    cuts: list[list[TokenSequence]] = [[]]
-    before: list[int] = []
-    distinct = 0
-    for sequence in sorted(sequences, key=lambda s: s.ids):
-        new = len(sequence.ids) - common_start(before, sequence.ids)
-        if cuts[-1] and (len(cuts[-1]) == most or distinct + new > tokens):
-            cuts.append([])
-            distinct, new = 0, len(sequence.ids)
-        cuts[-1].append(sequence)
-        distinct, before = distinct + new, sequence.ids
-    return cuts
+    A group has at most `max_tokens` distinct tokens, or padded ones, unless a single sequence has more.
+    """
+    groups: list[list[TokenSequence]] = [[]]
+    previous: list[int] = []
+    tokens = 0
+    for sequence in sorted(sequences, key=lambda s: s.ids if as_tree else [len(s.ids)]):
+        length = len(sequence.ids)
+        # In ascending order of length, the last sequence's is the width of the padded rows.
+        tokens = tokens + length - common_prefix(previous, sequence.ids) if as_tree else (len(groups[-1]) + 1) * length
+        if groups[-1] and (len(groups[-1]) == max_sequences or tokens > max_tokens):
+            groups.append([])
+            tokens = length
+        groups[-1].append(sequence)
+        previous = sequence.ids
+    return groups
 
 
 def collate(sequences: list[TokenSequence], pad: int, device: torch.device, as_tree: bool) -> dict[str, Any]:
-    """A micro-batch. TRL's inputs are all (B, T) but the prompt: the first token is the prompt, the rest the completion.
+    """Return a micro-batch of B sequences.
 
-    `tool_mask` is 1 on sampled tokens, wherever they are. A prompt of one token leaves all padding to the right.
+    The first token of each is TRL's prompt, (B, 1), the rest its completion, (B, T), so that all padding (token `pad`) is
+    on the right. `tool_mask` is 1 on trained tokens, which may be anywhere.
     """
     width = max(len(s.ids) for s in sequences)
 
@@ -101,4 +100,4 @@ def collate(sequences: list[TokenSequence], pad: int, device: torch.device, as_t
         "off_policy": padded([s.off_policy for s in sequences], False)[:, 1:],
         "num_items_in_batch": trained.sum(),
     }
-    return batch | {"layout": tree_row(batch, sequences) if as_tree else padded_rows(batch)}
+    return batch | {"layout": tree_layout(batch, sequences) if as_tree else padded_layout(batch)}

@@ -1,47 +1,54 @@
-"""What the policies of a model are called: every kept checkpoint "name@step", the latest "name" too, and the base model."""
-
-from __future__ import annotations
+"""The names of a model's policies: "name@step" of every kept checkpoint, "name" for the latest, and the base model."""
 
 from pathlib import Path
 
 from art_nb.inference.chat import RequestError
 from art_nb.storage import checkpoints
+from art_nb.types import PolicyName
 
 
-class Names:
-    """Which policies of a model can be asked.
+class PolicyNames:
+    """The policies of a model that can be sampled.
 
-    name, base: the model's name, and what its `base_model` is called. folder: of its checkpoints.
+    name, base: the model's name, and its `base_model`. folder: of its checkpoints. step: the latest step.
     """
 
     def __init__(self, name: str, base: str, folder: Path):
         self.name, self.base, self.folder = name, base, folder
-        self.step = 0  # the latest
+        self.step = 0
 
     def names(self) -> list[str]:
-        """Everything that `resolve` answers to."""
+        """Return all names that `resolve` accepts."""
         return [self.name, *map(self.at, checkpoints.list_checkpoints(self.folder)), self.base]
 
-    def at(self, step: int) -> str:
-        """The name of the checkpoint of a step."""
-        return f"{self.name}@{step}"
+    def at(self, step: int | None = None) -> str:
+        """Return "name@step"; None: of the latest step."""
+        return str(PolicyName(self.name, self.step if step is None else step))
+
+    def step_of(self, policy: str) -> int | None:
+        """Return the step in the name of a policy; None for the base model."""
+        found = None if policy == self.base else PolicyName.parse(policy)
+        return found.step if found else None
+
+    def checkpoint(self, step: int) -> Path:
+        """Return the folder of the checkpoint of a step."""
+        return checkpoints.step_folder(self.folder, step)
 
     def resolve(self, name: str | None = None) -> str:
-        """"name@step" of the policy of that name, or of the latest; or the base model's name.
+        """Return "name@step" for the name of a policy, or for None, which means the latest; or the base model's name.
 
-        Raises: RequestError when there is none; it says which there are.
+        Raises: RequestError for an unknown name; it lists the known ones.
         """
         if name is None or name == self.name:
-            return self.at(self.step)
-        if name in (self.at(self.step), self.base) or self._is_kept(name):
+            return self.at()
+        if name in (self.at(), self.base) or self._is_kept(name):
             return name
         raise RequestError(
             f"model {name!r} is not here: this client answers for {', '.join(map(repr, self.names()))}. "
             f"{self.name!r} is the latest, step {self.step}, and {self.base!r} the model without an adapter; other "
-            "steps were never reached or their checkpoints are deleted. Another model has a client of its own."
+            "steps were never reached or their checkpoints are deleted. For another model, use that model's client."
         )
 
     def _is_kept(self, name: str) -> bool:
-        own, _, step = name.rpartition("@")
-        well_formed = own == self.name and step.isdecimal() and name == self.at(int(step))
-        return well_formed and checkpoints.step_folder(self.folder, int(step)).exists()
+        found = PolicyName.parse(name)
+        return found is not None and found.model == self.name and self.checkpoint(found.step).exists()

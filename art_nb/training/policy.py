@@ -1,11 +1,10 @@
-"""The policy: a base model with a LoRA adapter, loaded through Unsloth where it imports, else transformers + PEFT.
+"""The policy: a base model with a LoRA adapter, loaded with Unsloth if it can be imported, else with transformers and PEFT.
 
-Both ways give the same model (tests/test_policy.py trains both and compares). What the sampler runs in its place is in
-`merge`: small models with their adapters merged, a copy for each policy, large ones with adapters riding on one copy.
+Both engines give the same model (tests/training/test_policy.py compares them). `sampling_models` turns it into what the
+sampler runs. Importing this module disables telemetry of the Hugging Face libraries, unless HF_HUB_DISABLE_TELEMETRY is set.
 """
 
-from __future__ import annotations
-
+import functools
 import gc
 import importlib.util
 import json
@@ -14,48 +13,34 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
-from functools import cached_property
 from io import StringIO
 from pathlib import Path
 
-# Read when transformers is first imported: nothing here needs a network at run time.
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when transformers is first imported
 
 import torch  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-# Taken before Unsloth can be imported: on a GPU it rebinds trl's trainers to rewritten ones (see trainer.py).
+# Imported before Unsloth, which on a GPU replaces trl's trainers by rewritten ones (see trainer.py).
 from trl import GRPOTrainer, SFTTrainer  # noqa: E402, F401
 
-from art_nb.inference.policies import AdaptedModel, NamedPolicy  # noqa: E402
-from art_nb.training import merge  # noqa: E402
+from art_nb.inference.policies import MultiLoraModel, NamedPolicy  # noqa: E402
+from art_nb.training import sampling_models  # noqa: E402
 from art_nb.training.precision import dtype_on_cpu  # noqa: E402
 
-# These imports made half a million objects that stay. The garbage collector looked at all of them every few turns of a
-# long rollout, which took as long as a turn; what is frozen it leaves alone.
-gc.collect()
-gc.freeze()
-
-SMALL = 20_000_000  # parameters of the base model
-# What only Unsloth's `from_pretrained` knows; plain transformers does without.
+SMALL_MODEL = 20_000_000  # base models with fewer parameters have defaults of their own
+# Arguments of Unsloth's `from_pretrained` that transformers does not have.
 UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank")
-# Configurations with one of these change the logits behind the output head, which neither learner nor sampler does.
-SCALED_LOGITS = (
-    "final_logit_softcapping",
-    "logit_scale",
-    "logits_scaling",
-    "output_multiplier",
-    "lm_head_multiplier",
-)
+# Models whose configuration sets one of these change the logits after the output head. Learner and sampler do not.
+SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
 
 
 @dataclass
 class Policy:
-    """A trainable model and what is needed to use it.
+    """A trainable model with its tokenizer.
 
-    model: peft.PeftModel with one adapter, "default"; tokenizer: its tokenizer; engine: "unsloth" or "transformers";
-    parameters: size of the base model, in parameters.
+    model: peft.PeftModel with one adapter, "default". engine: "unsloth" or "transformers". parameters: of the base model.
     """
 
     model: PreTrainedModel
@@ -67,26 +52,27 @@ class Policy:
     def device(self) -> torch.device:
         return self.model.device
 
-    @cached_property
+    @functools.cached_property
     def base(self) -> PreTrainedModel:
         """The base model as the sampler runs it. It shares the storage of its weights with `model`."""
-        return merge.plain_base(self.model)
+        return sampling_models.plain_base_model(self.model)
 
-    @cached_property
-    def _shared(self) -> AdaptedModel | None:
-        """What adapters ride on; None where each policy has a merged copy."""
-        return None if self.parameters < SMALL else merge.side_by_side(self.model, self.base)
+    @functools.cached_property
+    def _multi_lora(self) -> MultiLoraModel | None:
+        """`base` with the adapters of all policies side by side; None if each policy gets a merged copy."""
+        return None if self.parameters < SMALL_MODEL else sampling_models.multi_lora_model(self.model, self.base)
 
     def sampling_model(self) -> PreTrainedModel:
-        """A plain transformers model that computes what the policy computes now, with the adapter merged."""
-        return merge.merged(self.model)
+        """Return a plain transformers model with the current adapter merged in."""
+        return sampling_models.merged_model(self.model)
 
     def named(self, name: str, seed: object, adapter: dict[str, torch.Tensor] | None) -> NamedPolicy:
-        """The base model with `adapter` (see `merge.merged`), or without one, as a policy to sample from."""
-        if self._shared is None:
-            model = self.base if adapter is None else merge.merged(self.model, adapter)
+        """Return a policy to sample from: the base model with `adapter` (see `merged_model`), or without one."""
+        if self._multi_lora is None:
+            model = self.base if adapter is None else sampling_models.merged_model(self.model, adapter)
             return NamedPolicy(name, seed, model)
-        return NamedPolicy(name, seed, self._shared, merge.riding(self.model, self.base, adapter) if adapter else {})
+        unmerged = sampling_models.unmerged_adapter(self.model, self.base, adapter) if adapter else {}
+        return NamedPolicy(name, seed, self._multi_lora, unmerged)
 
 
 def load_policy(
@@ -97,58 +83,57 @@ def load_policy(
     peft_args: dict | None = None,
     seed: int = 0,
 ) -> Policy:
-    """Load `base_model` (a checkpoint folder, an adapter's folder or a hub name) and put a LoRA adapter on it.
+    """Load a base model and add a LoRA adapter to it, or load an adapter with its base model.
 
-    Args:
-        engine: "unsloth", "transformers", or "auto" (Unsloth where it imports).
-        init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, ...).
-            Without a dtype a model is loaded as it is stored; on a processor in float32, or by transformers in bfloat16
-            where it is stored in that and the processor multiplies that clearly faster.
-        peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...). The defaults depend on the model's size.
-            An adapter's folder brings its own.
-        seed: of the adapter's random start.
+    The first call also excludes all objects that exist then from garbage collection, see `gc.freeze`.
 
-    Raises:
-        FileNotFoundError: a path that does not exist. ValueError: an unknown engine, or a family that is not supported.
+    base_model: the folder of a model or of an adapter, or a name on the Hugging Face hub.
+    engine: "unsloth", "transformers", or "auto" (Unsloth if it can be imported).
+    init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, ...). The
+        default dtype is the stored one on a GPU; on a CPU float32, or with transformers that of `dtype_on_cpu`.
+    peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Not for an adapter.
+    seed: of the adapter's random initialisation.
+
+    Raises: FileNotFoundError: a path that does not exist. ValueError: an unknown engine, or an unsupported model family.
     """
-    name = _checked_name(base_model)
+    _freeze_objects()
+    name = _model_name(base_model)
     if engine not in ("auto", "unsloth", "transformers"):
         raise ValueError(f"engine is {engine!r}: expected 'auto', 'unsloth' or 'transformers'")
     engine = _best_engine() if engine == "auto" else engine
     load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
     is_local = Path(name).exists()
     try:
-        with quiet(is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+        with progress_bars(not is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
     except OSError as error:
         if not is_local:
-            error.add_note(f"{name!r} was taken for a name on the hub, because {Path.cwd()} holds no such folder.")
+            error.add_note(f"{name!r} was taken for a name on the hub, because {Path.cwd()} contains no such folder.")
         raise
     config = model.config.get_text_config()
     if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:
         raise ValueError(f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits")
-    parameters = sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n)
-    return Policy(model, tokenizer, engine, parameters)
+    return Policy(model, tokenizer, engine, sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n))
 
 
-def default_peft_args(parameters: int) -> dict:
-    """LoRA settings by model size: a tiny model needs its adapter to be nearly as wide as itself."""
-    rank = 32 if parameters < SMALL else 16
-    return {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0}
+@functools.cache
+def _freeze_objects() -> None:
+    """Exclude existing objects from garbage collection: scanning the imports' half a million takes as long as a turn."""
+    gc.collect()
+    gc.freeze()
 
 
 def default_learning_rate(parameters: int) -> float:
-    """Learning rate by model size (Adam on LoRA weights): measured on the nano model, usual values above it."""
-    if parameters < SMALL:
+    """Return a learning rate by model size (Adam on LoRA weights): measured on the nano model, usual values above."""
+    if parameters < SMALL_MODEL:
         return 1e-3
     return 1e-5 if parameters < 3_000_000_000 else 5e-6
 
 
-def linear_names(model: torch.nn.Module) -> list[str]:
-    """The names of the linear layers that take an adapter: all but the output head.
+def default_target_modules(model: torch.nn.Module) -> list[str]:
+    """Return the names of the linear layers that get an adapter: all but the output head.
 
-    In a mixture of experts only those of the attention: adapters on each of hundreds of experts would cost more than
-    they teach.
+    In a mixture of experts only those of the attention: adapters on hundreds of experts would cost more than they help.
     """
     linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
     if any(".experts." in name for name, _ in model.named_parameters()):
@@ -156,13 +141,14 @@ def linear_names(model: torch.nn.Module) -> list[str]:
     return sorted({name.rsplit(".", 1)[-1] for name in linear} - {"lm_head"})
 
 
-def _checked_name(base_model: str | os.PathLike) -> str:
+def _model_name(base_model: str | os.PathLike) -> str:
+    """Return a name on the hub, or the path of an existing model or adapter. Raises: FileNotFoundError."""
     name = os.fspath(base_model)
     is_a_path = name.startswith((".", "/", "~")) or name.count("/") > 1 or "\\" in name or isinstance(base_model, Path)
     if not is_a_path and not Path(name).exists():
         return name
     folder = Path(name).expanduser()
-    if not (folder / "config.json").exists() and not (folder / "adapter_config.json").exists():
+    if not (folder / "config.json").exists() and not is_adapter(folder):
         raise FileNotFoundError(
             f"no model at {name!r}: expected a folder with config.json (a checkpoint) or adapter_config.json "
             "(an adapter), or the name of a model on the Hugging Face hub"
@@ -175,7 +161,7 @@ def _best_engine() -> str:
         return "transformers"
     try:
         _import_unsloth()
-    except Exception as error:  # whatever its own checks raise, the other engine does the same work
+    except Exception as error:  # Unsloth's own checks raise errors of many types; the other engine does the same work
         reason = f"{type(error).__name__}: {error}"
         warnings.warn(f"Unsloth does not start here ({reason}); using transformers + PEFT", stacklevel=3)
         return "transformers"
@@ -186,7 +172,7 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
     from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
     on_gpu = torch.cuda.is_available()
-    tokenizer = AutoTokenizer.from_pretrained(_tokenizer_name(name))
+    tokenizer = _load_tokenizer(name)
     if init_args.get("dtype") is None:
         init_args["dtype"] = "auto" if on_gpu else dtype_on_cpu(AutoConfig.from_pretrained(_base_name(name)).dtype)
     if on_gpu:
@@ -204,8 +190,8 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
         model = AutoPeftModelForCausalLM.from_pretrained(name, is_trainable=True, **init_args)
     else:
         model = AutoModelForCausalLM.from_pretrained(name, **init_args)
-        settings, seed, asked = _lora_settings(model, peft_args, seed)
-        checkpointing = checkpointing or asked
+        settings, seed, requested = _lora_settings(model, peft_args, seed)
+        checkpointing = checkpointing or requested
         torch.manual_seed(seed)
         model = get_peft_model(model, LoraConfig(task_type="CAUSAL_LM", **settings))
     if checkpointing:
@@ -220,12 +206,12 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
         init_args["dtype"] = None if on_gpu else torch.float32
     init_args.setdefault("load_in_4bit", False)
     init_args.setdefault("use_gradient_checkpointing", "unsloth" if on_gpu else False)
-    with redirect_stdout(StringIO()):  # its banner
+    with redirect_stdout(StringIO()):  # Unsloth prints a banner
         model, tokenizer = unsloth.FastLanguageModel.from_pretrained(name, **init_args)
     if is_adapter(name):
-        return model, AutoTokenizer.from_pretrained(_tokenizer_name(name))
-    settings, seed, asked = _lora_settings(model, peft_args, seed)
-    checkpointing = asked or init_args["use_gradient_checkpointing"]
+        return model, _load_tokenizer(name)
+    settings, seed, requested = _lora_settings(model, peft_args, seed)
+    checkpointing = requested or init_args["use_gradient_checkpointing"]
     model = unsloth.FastLanguageModel.get_peft_model(
         model, random_state=seed, use_gradient_checkpointing=checkpointing, **settings
     )
@@ -233,46 +219,49 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
 
 
 def _lora_settings(model: PreTrainedModel, peft_args: dict, seed: int) -> tuple[dict, int, bool | str]:
-    """LoraConfig's fields, and the two that Unsloth has besides: the random state and gradient checkpointing."""
-    settings = default_peft_args(model.num_parameters()) | {"target_modules": linear_names(model)} | peft_args
+    """Return LoraConfig's fields, and Unsloth's two further arguments: random state and gradient checkpointing."""
+    rank = 32 if model.num_parameters() < SMALL_MODEL else 16  # on a tiny model close to the model's width
+    defaults = {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0, "target_modules": default_target_modules(model)}
+    settings = defaults | peft_args
     return settings, settings.pop("random_state", seed), settings.pop("use_gradient_checkpointing", False)
 
 
 def is_adapter(name: str | Path) -> bool:
+    """Whether this is the folder of an adapter."""
     return (Path(name) / "adapter_config.json").exists()
 
 
-def _tokenizer_name(name: str) -> str:
-    """An adapter's folder often holds no tokenizer: then it is the base model's."""
-    return name if (Path(name) / "tokenizer_config.json").exists() else _base_name(name)
+def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model. The folder of an adapter often has none: then load that of its base model."""
+    return AutoTokenizer.from_pretrained(name if (Path(name) / "tokenizer_config.json").exists() else _base_name(name))
 
 
 def _base_name(name: str) -> str:
-    """Of an adapter's folder the model that it belongs to."""
+    """Return the base model of an adapter's folder; the name of a model itself."""
     if not is_adapter(name):
         return name
     return json.loads((Path(name) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]
 
 
 def _import_unsloth():
-    """Import Unsloth without its statistics download, and with its compiled files out of the working folder."""
+    """Import Unsloth without its statistics download, and with its compiled files outside the working folder."""
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
     os.environ.setdefault("UNSLOTH_COMPILE_LOCATION", str(Path.home() / ".cache" / "art_nb" / "unsloth"))
     with warnings.catch_warnings(), redirect_stdout(StringIO()):
-        # It asks to be imported before transformers; on the CPU nothing differs between the two orders.
+        # Unsloth wants to be imported before transformers; on a CPU the order makes no difference.
         warnings.filterwarnings("ignore", message=".*should be imported before")
         import unsloth
     return unsloth
 
 
 @contextmanager
-def quiet(is_local: bool = True) -> Iterator[None]:
-    """Reading a folder takes no progress bar; a download keeps its bars."""
-    shown = logging.is_progress_bar_enabled()
-    if is_local:
+def progress_bars(shown: bool) -> Iterator[None]:
+    """Hide transformers' progress bars inside the `with` block, unless `shown`."""
+    enabled = logging.is_progress_bar_enabled()
+    if not shown:
         logging.disable_progress_bar()
     try:
         yield
     finally:
-        if is_local and shown:
+        if not shown and enabled:
             logging.enable_progress_bar()

@@ -1,19 +1,15 @@
-"""Sequences that begin alike as a tree: what they share goes through the model once. It knows nothing of losses.
+"""Prefix trees: compute the tokens that sequences have in common once, in the forward and in the backward pass.
 
-The answers of a group share their prompt, the searches of a batch the tools' schemas, the splits of a conversation its
-beginning. A node of the tree is a token together with all that stands before it, and what a causal model computes at a
-token depends on nothing else. So the nodes lie in one row, without padding, each at the position that it has in its own
-sequences, and each attends to its ancestors alone. Whatever follows from the nodes' outputs, gradients included, is what
-follows from the sequences one by one, but for rounding. (Dropout draws once for a node, not for each sequence through it.)
+A node of the tree is a token together with all tokens before it: what a causal model computes there depends on nothing else.
+The nodes form one row without padding. Each has the position that it has in its sequences and attends only to its ancestors.
+Outputs and gradients equal those of the separate sequences up to rounding (dropout draws once per node).
 
-Source: transformers' `AttentionInterface`; Liu et al., PrefixGrouper (arXiv 2506.05433), has the same with one level.
+Does not depend on losses. Related: PrefixGrouper (arXiv 2506.05433), a tree of one level.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,14 +19,15 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.flex_attention import flex_attention_forward
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from art_nb.inference.slots import common_prefix
+
 ATTENTION = "art_nb_prefix_tree"
-QUERIES = 256  # of a tile, at most: keys behind its last query or before its window are then not looked at
-CALL = 4096  # scores that are computed in the time that one more call of attention takes
+MAX_QUERIES = 256  # per tile: keys behind a tile's last query, or before its window, are skipped
+CALL_COST = 4096  # one more call of attention costs as much as computing so many scores
 
 
 def tree_attention(module, query, key, value, attention_mask, prefix_tree=None, **options):
-    """Attention as transformers' models call it. `prefix_tree` is an argument of the model's forward, handed through;
-    without it this is plain attention."""
+    """Attention function of transformers. Models pass on `prefix_tree=` of their forward; without it, plain attention."""
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window, scaling = options.get("sliding_window"), options["scaling"]
@@ -44,8 +41,8 @@ AttentionInterface.register(ATTENTION, tree_attention)
 
 
 @contextmanager
-def attending_in_trees(decoder: PreTrainedModel) -> Iterator[None]:
-    """Inside, the decoder takes `prefix_tree=` and attends accordingly."""
+def enable_tree_attention(decoder: PreTrainedModel) -> Iterator[None]:
+    """Let the decoder's forward take `prefix_tree=` inside the `with` block."""
     before, decoder.config._attn_implementation = decoder.config._attn_implementation, ATTENTION
     try:
         yield
@@ -54,10 +51,10 @@ def attending_in_trees(decoder: PreTrainedModel) -> Iterator[None]:
 
 
 @torch.no_grad()
-def fits_trees(decoder: PreTrainedModel) -> bool:
-    """Whether a decoder computes from a tree what it computes from the sequences one by one; tried on a small tree.
+def supports_prefix_trees(decoder: PreTrainedModel) -> bool:
+    """Whether a decoder computes the same from a small tree as from its sequences one by one.
 
-    Not where layers keep a state or attend in chunks, or otherwise than by transformers' interface.
+    It does not if layers keep a state, attend in chunks or bypass transformers' attention interface.
     """
     kinds = getattr(decoder.config, "layer_types", None) or ["full_attention"]
     if not decoder._supports_attention_backend or not {*kinds} <= {"full_attention", "sliding_attention"}:
@@ -66,38 +63,37 @@ def fits_trees(decoder: PreTrainedModel) -> bool:
     decoder.eval()
     sequences = [[5, 6, 7], [5, 6, 8, 9], [5, 6, 8, 10, 11], [12, 6, 7]]
     tree = PrefixTree(sequences, decoder.device)
-    alone = [decoder(input_ids=tree.ids.new_tensor([ids]), use_cache=False).last_hidden_state[0] for ids in sequences]
-    with attending_in_trees(decoder):
+    rows = [decoder(input_ids=tree.ids.new_tensor([ids]), use_cache=False).last_hidden_state[0] for ids in sequences]
+    with enable_tree_attention(decoder):
         found = decoder(input_ids=tree.ids[None], position_ids=tree.positions[None], prefix_tree=tree, use_cache=False)
     decoder.train(training)
-    expected, found = torch.cat(alone), torch.cat([found.last_hidden_state[0, path] for path in tree.paths])
+    expected, found = torch.cat(rows), torch.cat([found.last_hidden_state[0, path] for path in tree.paths])
     return bool(((found - expected).norm(dim=-1) < torch.finfo(found.dtype).eps ** 0.5 * expected.norm(dim=-1)).all())
 
 
-def common_start(a: list[int], b: list[int]) -> int:
-    """How many tokens two sequences begin with alike."""
-    shorter = min(len(a), len(b))
-    if a[:shorter] == b[:shorter]:
-        return shorter
-    return next(i for i in range(shorter) if a[i] != b[i])
+class Tile(NamedTuple):
+    """Nodes of one sequence that attend together, and the nodes they attend to, at positions `start`, start + 1, ..."""
+
+    queries: np.ndarray
+    keys: np.ndarray
+    start: int
 
 
 class PrefixTree:
-    """The N nodes of some sequences in one row: of each sequence, in turn, what the one before it does not begin with.
+    """The N nodes of some sequences in one row: of each sequence, the tokens behind the prefix shared with the one before.
 
-    Sorted sequences make the smallest tree: then each shares most with the one before it.
+    Sort the sequences for the smallest tree: then each shares most with the one before it.
 
-    ids, positions: (N,), of the nodes. paths: for each sequence the node of each of its tokens. ends: (N,), where the nodes
-    that come from a node end: n and all below it are n, n + 1, ... ends[n] - 1. needed: (N,) bool, the nodes whose output
-    the last layer has to give; all of them until `need` says otherwise.
+    ids, positions: (N,), of the nodes. paths: for each sequence the nodes of its tokens. ends: (N,): node n and its
+    descendants are n, n + 1, ... ends[n] - 1. needed: (N,) bool, the nodes whose output of the last layer is used.
     """
 
     def __init__(self, sequences: list[list[int]], device: torch.device | str = "cpu"):
         ids: list[int] = []
         self.paths: list[np.ndarray] = []
-        self.shared: list[int] = []  # by each sequence with the one before it
-        for before, sequence in zip([[], *sequences], sequences, strict=False):
-            shared = common_start(before, sequence)
+        self.shared: list[int] = []  # of each sequence, the length of the prefix shared with the one before it
+        for previous, sequence in zip([[], *sequences], sequences, strict=False):
+            shared = common_prefix(previous, sequence)
             new = np.arange(len(ids), len(ids) + len(sequence) - shared)
             self.paths.append(np.concatenate([self.paths[-1][:shared], new]) if shared else new)
             self.shared.append(shared)
@@ -109,80 +105,73 @@ class PrefixTree:
         for path in self.paths:
             ends[path] = path[-1] + 1
         self.ends = torch.from_numpy(ends).to(device)
-        self.need(torch.ones_like(self.ids, dtype=torch.bool))
+        self.set_needed(torch.ones_like(self.ids, dtype=torch.bool))
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def need(self, needed: torch.Tensor) -> None:
-        """needed: (N,) bool. In the last layer only these attend."""
+    def set_needed(self, needed: torch.Tensor) -> None:
+        """needed: (N,) bool. In the last layer only these nodes attend. By default all do."""
         self.needed = needed
-        self.plans: dict[tuple, Plan] = {}
-        self.block_masks: dict[int | None, BlockMask] = {}
+        self._plans: dict[tuple, AttentionPlan] = {}
+        self._block_masks: dict[int | None, BlockMask] = {}
 
     def attend(self, query, key, value, scaling: float, window: int | None, last: bool) -> torch.Tensor:
-        """query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv).
+        """Attention of each node to its ancestors, on a CPU.
 
-        window: how many tokens back a token sees, itself included. last: nodes that are not needed get 0.
+        query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv).
+        window: number of tokens that a token attends to, itself included. last: whether this is the last layer, where
+        nodes that are not needed get 0.
         """
-        heads, kinds = query.shape[1], key.shape[1]
+        heads, kv_heads = query.shape[1], key.shape[1]
         query, key, value = (x[0].transpose(0, 1).flatten(1) for x in (query, key, value))
-        plan, found = self._plan(window, last, query.dtype), []
+        plan, outputs = self._plan(window, last, query.dtype), []
         for call in plan.calls:
             q = query.index_select(0, call.queries).view(call.tiles, -1, heads, query.shape[1] // heads)
-            k, v = (x.index_select(0, call.keys).view(call.tiles, -1, kinds, x.shape[1] // kinds) for x in (key, value))
+            k, v = (x.index_select(0, call.keys) for x in (key, value))
+            k, v = (x.view(call.tiles, -1, kv_heads, x.shape[1] // kv_heads) for x in (k, v))
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != kinds)
-            found.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
-        found.append(found[0].new_zeros(1, found[0].shape[1]))
-        return torch.cat(found).index_select(0, plan.places).view(1, len(self), heads, -1)
+            out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != kv_heads)
+            outputs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
+        outputs.append(outputs[0].new_zeros(1, outputs[0].shape[1]))
+        return torch.cat(outputs).index_select(0, plan.rows).view(1, len(self), heads, -1)
 
     def block_mask(self, window: int | None) -> BlockMask:
-        """What each node attends to, for FlexAttention: the nodes before it that it comes from."""
+        """Return FlexAttention's mask: each node attends to itself and its ancestors, within the window."""
 
-        def seen(batch, head, query, key):
-            above = (key <= query) & (query < self.ends[key])
-            return above if window is None else above & (self.positions[query] - self.positions[key] < window)
+        def attends(batch, head, query, key):
+            ancestor = (key <= query) & (query < self.ends[key])
+            return ancestor if window is None else ancestor & (self.positions[query] - self.positions[key] < window)
 
-        if window not in self.block_masks:
-            size, device = len(self), self.ids.device
-            compiled = device.type == "cuda"  # else a mask of N x N is made on the way
-            self.block_masks[window] = create_block_mask(seen, None, None, size, size, device=device, _compile=compiled)
-        return self.block_masks[window]
+        if window not in self._block_masks:
+            n, device = len(self), self.ids.device
+            compiled = device.type == "cuda"  # uncompiled, it allocates an N x N mask
+            self._block_masks[window] = create_block_mask(attends, None, None, n, n, device=device, _compile=compiled)
+        return self._block_masks[window]
 
-    def _plan(self, window: int | None, last: bool, dtype: torch.dtype) -> Plan:
-        """How the nodes attend in a layer; made once for all layers of a kind."""
+    def _plan(self, window: int | None, last: bool, dtype: torch.dtype) -> "AttentionPlan":
+        """Return the plan of a layer; all layers of a kind share one."""
         if window and window >= max(map(len, self.paths)):
             window = None
-        if (window, last, dtype) not in self.plans:
-            self.plans[window, last, dtype] = Plan(self, list(self._tiles(window, last)), window, dtype)
-        return self.plans[window, last, dtype]
+        if (window, last, dtype) not in self._plans:
+            self._plans[window, last, dtype] = AttentionPlan(self, list(self._tiles(window, last)), window, dtype)
+        return self._plans[window, last, dtype]
 
     def _tiles(self, window: int | None, last: bool) -> Iterator[Tile]:
-        """Every node that attends, once: with the sequence that it was laid down for."""
+        """Yield tiles that contain every attending node once, in the first sequence that it belongs to."""
         needed = self.needed.numpy() if last else np.ones(len(self), dtype=bool)
         for path, shared in zip(self.paths, self.shared, strict=True):
             attending = shared + np.flatnonzero(needed[path[shared:]])
-            for first in range(0, len(attending), QUERIES):
-                queries = attending[first : first + QUERIES]
+            for first in range(0, len(attending), MAX_QUERIES):
+                queries = attending[first : first + MAX_QUERIES]
                 start = max(0, queries[0] - window + 1) if window else 0
                 yield Tile(path[queries], path[start : queries[-1] + 1], start)
 
 
-@dataclass(frozen=True)
-class Tile:
-    """Nodes of one sequence that attend together, and the nodes they look at, which stand at `start` and behind it."""
+class AttentionCall(NamedTuple):
+    """One call of attention: B tiles, padded to n queries and m keys.
 
-    queries: np.ndarray
-    keys: np.ndarray
-    start: int
-
-
-@dataclass(frozen=True)
-class Call:
-    """B tiles that attend in one call, n queries to m keys.
-
-    queries: (B * n,) and keys: (B * m,) nodes, padded; mask: (B, 1, n, m), what is added to the scores.
+    queries: (B * n,) and keys: (B * m,) nodes; mask: (B, 1, n, m), added to the scores.
     """
 
     tiles: int
@@ -191,30 +180,32 @@ class Call:
     mask: torch.Tensor
 
 
-class Plan:
-    """The calls of attention that a layer makes; places: (N,), the row of their outputs, one behind the other, that is each
-    node's. Behind the last one stands a row of zeros, for nodes that do not attend."""
+class AttentionPlan:
+    """The attention calls of a layer. rows: (N,), the row of each node in their concatenated outputs.
+
+    Nodes that do not attend have the row behind the last, which holds zeros.
+    """
 
     def __init__(self, tree: PrefixTree, tiles: list[Tile], window: int | None, dtype: torch.dtype):
-        groups = alike(tiles)
-        self.calls = [_call(tree, group, window, dtype) for group in groups]
-        begins = np.cumsum([0, *(len(call.queries) for call in self.calls)])
-        places = np.full(len(tree), begins[-1])
-        for begin, group, call in zip(begins, groups, self.calls, strict=False):
+        groups = _group_tiles(tiles)
+        self.calls = [_attention_call(tree, group, window, dtype) for group in groups]
+        starts = np.cumsum([0, *(len(call.queries) for call in self.calls)])
+        rows = np.full(len(tree), starts[-1])
+        for start, group, call in zip(starts, groups, self.calls, strict=False):
             width = len(call.queries) // call.tiles
             for i, tile in enumerate(group):
-                places[tile.queries] = begin + i * width + np.arange(len(tile.queries))
-        self.places = torch.from_numpy(places)
+                rows[tile.queries] = start + i * width + np.arange(len(tile.queries))
+        self.rows = torch.from_numpy(rows)
 
 
-def alike(tiles: list[Tile]) -> list[list[Tile]]:
-    """Tiles in groups whose padding costs less than further calls would."""
+def _group_tiles(tiles: list[Tile]) -> list[list[Tile]]:
+    """Group tiles of similar size, so that padding a group costs less than another call."""
     groups: list[list[Tile]] = []
     widest = scores = 0
     for tile in sorted(tiles, key=lambda tile: (len(tile.keys), len(tile.queries))):
         alone = len(tile.queries) * len(tile.keys)
         together = (len(groups[-1]) + 1) * max(widest, len(tile.queries)) * len(tile.keys) if groups else 0
-        if groups and together <= scores + alone + CALL:
+        if groups and together <= scores + alone + CALL_COST:
             widest, scores = max(widest, len(tile.queries)), together
             groups[-1].append(tile)
         else:
@@ -223,18 +214,18 @@ def alike(tiles: list[Tile]) -> list[list[Tile]]:
     return groups
 
 
-def _call(tree: PrefixTree, tiles: list[Tile], window: int | None, dtype: torch.dtype) -> Call:
+def _attention_call(tree: PrefixTree, tiles: list[Tile], window: int | None, dtype: torch.dtype) -> AttentionCall:
     queries, keys = (_padded([getattr(tile, side) for tile in tiles]) for side in ("queries", "keys"))
     own = tree.positions[queries][:, None, :, None]
-    seen = torch.tensor([tile.start for tile in tiles])[:, None, None, None] + torch.arange(keys.shape[1])
-    hidden = (seen > own) | (seen <= own - window) if window else seen > own
+    position = torch.tensor([tile.start for tile in tiles])[:, None, None, None] + torch.arange(keys.shape[1])
+    hidden = (position > own) | (position <= own - window) if window else position > own
     mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
-    return Call(len(tiles), queries.flatten(), keys.flatten(), mask)
+    return AttentionCall(len(tiles), queries.flatten(), keys.flatten(), mask)
 
 
 def _padded(rows: list[np.ndarray]) -> torch.Tensor:
-    """Rows of one length, each filled up with its last node: it sees something, so that nothing turns into NaN."""
+    """Stack rows, each padded with its last node: a query that attends to nothing would give NaN."""
     padded = np.repeat([row[-1] for row in rows], max(map(len, rows))).reshape(len(rows), -1)
-    for place, row in zip(padded, rows, strict=True):
-        place[: len(row)] = row
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
     return torch.from_numpy(padded)

@@ -1,9 +1,10 @@
-"""From trajectories to what is trained on: exact token sequences, what in them counts, and how much."""
+"""Token sequences from trajectories: exact token ids, which of them are trained, and their advantages.
 
-from __future__ import annotations
+`build_sequences` is for GRPO, `demonstration_sequences` for supervised fine-tuning.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,18 +12,19 @@ import torch
 from openai.types.chat.chat_completion import Choice
 
 from art_nb.inference.chat import is_sampled
-from art_nb.inference.prompts import Prompts, plain
+from art_nb.inference.messages import normalize
+from art_nb.inference.prompts import PromptEncoder
 from art_nb.training.grpo import group_advantages, turn_advantages
 from art_nb.trajectories import History, Trajectory, TrajectoryGroup
-from art_nb.types import MessageOrChoice, TrainConfig
+from art_nb.types import MessageOrChoice, PolicyName, TrainConfig
 
 
 @dataclass
 class TokenSequence:
-    """One sequence of T tokens. `trained[t]` marks those that the policy sampled; elsewhere the others are 0.
+    """T tokens; each list has a value per token. Where `trained` is False the values after it are 0.
 
-    logprobs: as the sampler saw them; NaN where they are not known.
-    off_policy: whether another policy than the one in training sampled a token; its ratio is taken to that one.
+    trained: whether the token was sampled and is trained. logprobs: log-probability under the sampler, NaN if unknown.
+    off_policy: whether another policy than the one in training sampled it; its ratio is then to that policy.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -34,7 +36,7 @@ class TokenSequence:
     def add(
         self, ids: list[int], logprobs: list[float] | None = None, advantage: float = 0.0, off_policy: bool = False
     ) -> None:
-        """Append given tokens (logprobs None) or sampled ones."""
+        """Append trained tokens, or tokens of a prompt (logprobs None)."""
         self.ids += ids
         self.off_policy += [off_policy] * len(ids)
         self.trained += [logprobs is not None] * len(ids)
@@ -43,86 +45,74 @@ class TokenSequence:
 
 
 @dataclass(frozen=True)
-class InTraining:
-    """The policy in training, as "name@step", and which choices it learns from.
+class ChoiceFilter:
+    """Which choices are trained: those of the policy's model, those of an unknown sampler and, if wanted, all others.
 
-    Those of its own steps, those of nobody known (made elsewhere), and with `others` those of any policy. None: all are its.
+    policy: "name@step" of the policy in training; None: every choice is its own. other_policies: train all choices.
     """
 
     policy: str | None = None
-    others: bool = False
+    other_policies: bool = False
 
-    def learns(self, choice: Choice) -> bool:
-        """Whether the choice is trained on."""
+    def accepts(self, choice: Choice) -> bool:
+        """Whether the choice is trained."""
         sampler = _sampler(choice)
-        return self.others or not (self.policy and sampler) or _model(sampler) == _model(self.policy)
+        return self.other_policies or not (self.policy and sampler) or _model(sampler) == _model(self.policy)
 
     def is_off_policy(self, choice: Choice) -> bool:
-        """Whether another policy sampled it, if only another step."""
+        """Whether another policy sampled it; another step of the same model is one."""
         sampler = _sampler(choice)
         return bool(self.policy and sampler) and sampler != self.policy
 
-    def leaves_out(self, trajectory: Trajectory) -> bool:
-        """Whether all that was sampled in it is another's."""
-        choices = _choices(trajectory)
-        return bool(choices) and not any(map(self.learns, choices))
+    def rejects_all(self, trajectory: Trajectory) -> bool:
+        """Whether the trajectory has choices and none of them is trained."""
+        choices = trajectory.all_choices()
+        return bool(choices) and not any(map(self.accepts, choices))
 
 
 def build_sequences(
     groups: list[TrajectoryGroup], tokenizer, config: TrainConfig, policy: str | None = None
 ) -> tuple[list[TokenSequence], dict[str, float]]:
-    """The sequences to train on, and counts of what was left out.
+    """Return the sequences to train on, and counts: groups, groups_without_signal and, if any, trajectories_of_others.
 
-    policy: "name@step" of the one in training. What other models sampled is left out, see `TrainConfig.other_policies`.
+    policy: "name@step" of the policy in training. Sets `token_advantages` on each trained choice. A group whose
+    advantages are all zero carries no signal: it is trained on only with a KL penalty.
 
-    A group whose advantages are all zero (equal rewards, or a single trajectory) carries no signal and is
-    skipped. Each sampled choice gets `token_advantages`, so that a trajectory can be read together with what
-    it taught.
-
-    Raises:
-        ValueError: no trajectory at all, or none of this model, a reward that is not finite, turn rewards that do not
-            fit the turns, or a trajectory without a trainable token; it names group and trajectory (counted from 0).
+    Raises: ValueError: there is no trajectory, or none of this model; a reward is not finite; turn rewards do not fit the
+        turns; a trajectory has no trainable token. Groups and trajectories are counted from 0.
     """
     check_rewards(groups)
-    training = InTraining(policy, config.other_policies)
-    left_out = _left_out(groups, training)
-    advantages = compute_advantages(groups, config, training.leaves_out)
-    prompts = Prompts(tokenizer, [])
-    sequences, silent = [], 0
+    choice_filter = ChoiceFilter(policy, config.other_policies)
+    rejected = [trajectory for group in groups for trajectory in group if choice_filter.rejects_all(trajectory)]
+    if len(rejected) == sum(map(len, groups)):
+        samplers = sorted({_sampler(choice) for trajectory in rejected for choice in trajectory.all_choices()})
+        raise ValueError(
+            f"there is nothing to train {policy} on: all {len(rejected)} trajectories were sampled by "
+            f"{', '.join(samplers)}. TrainConfig(other_policies=True) trains on these as well."
+        )
+    advantages = compute_advantages(groups, config, choice_filter.rejects_all)
+    prompts = PromptEncoder(tokenizer, [])
+    sequences, without_signal = [], 0
     for g, group in enumerate(groups):
-        carries_signal = _carries_signal(group, advantages[g])
-        silent += not carries_signal
+        signal = has_signal(group, advantages[g])
+        without_signal += not signal
         for t, trajectory in enumerate(group):
-            if training.leaves_out(trajectory):
+            if choice_filter.rejects_all(trajectory):
                 continue
-            built = _trajectory_sequences(trajectory, prompts, advantages[g][t], training)
+            built = _trajectory_sequences(trajectory, prompts, advantages[g][t], choice_filter)
             if not any(any(s.trained) for s in built):
                 raise ValueError(
                     f"group {g}, trajectory {t} has no trainable token: it holds no Choice. Append the "
                     "`choices[0]` of the completion to messages_and_choices, not a message dict."
                 )
-            # Without a signal only the KL penalty could move the policy.
-            if carries_signal or config.kl_penalty_coef > 0:
+            if signal or config.kl_penalty_coef > 0:
                 sequences += built
-    counts: dict[str, float] = {"groups": len(groups), "groups_without_signal": silent}
-    return sequences, counts | ({"trajectories_of_others": left_out} if left_out else {})
-
-
-def _left_out(groups: list[TrajectoryGroup], training: InTraining) -> int:
-    """How many trajectories are another's. Raises: ValueError when all are."""
-    trajectories = [trajectory for group in groups for trajectory in group]
-    others = [trajectory for trajectory in trajectories if training.leaves_out(trajectory)]
-    if len(others) == len(trajectories):
-        names = sorted({_sampler(choice) for trajectory in others for choice in _choices(trajectory)})
-        raise ValueError(
-            f"there is nothing to train {training.policy} on: all {len(others)} trajectories were sampled by "
-            f"{', '.join(names)}. TrainConfig(other_policies=True) trains on these as well."
-        )
-    return len(others)
+    counts: dict[str, float] = {"groups": len(groups), "groups_without_signal": without_signal}
+    return sequences, counts | ({"trajectories_of_others": len(rejected)} if rejected else {})
 
 
 def check_rewards(groups: list[TrajectoryGroup]) -> None:
-    """Refuse an empty batch and any reward that is not a finite number."""
+    """Raises: ValueError when there is no trajectory, or a reward is not a finite number."""
     if not any(len(group) for group in groups):
         failed = [e for group in groups for e in group.exceptions]
         first = f"; the first of {len(failed)} errors: {failed[0].type}: {failed[0].message}" if failed else ""
@@ -136,112 +126,128 @@ def check_rewards(groups: list[TrajectoryGroup]) -> None:
                     raise ValueError(f"group {g}, trajectory {t}: {name} is {reward}, not a finite number")
 
 
-def _carries_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bool:
-    """Whether an advantage differs from zero by more than the rounding of the mean that was subtracted."""
+def has_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bool:
+    """Whether an advantage of the group differs from zero by more than the rounding error of its baseline."""
     rewards = [abs(r) for t in group for r in (t.reward, *(t.turn_rewards or []))]
     return any(abs(a) > 1e-9 * max(1.0, *rewards) for choices in advantages for a in choices)
 
 
 def compute_advantages(
-    groups: list[TrajectoryGroup], config: TrainConfig, leaves_out: Callable[[Trajectory], bool] = lambda trajectory: False
+    groups: list[TrajectoryGroup], config: TrainConfig, excluded: Callable[[Trajectory], bool] = lambda trajectory: False
 ) -> list[list[list[float]]]:
-    """Advantages[group][trajectory][choice]: from turn rewards in groups that carry them, else from rewards.
+    """Return advantages[group][trajectory][choice]: by turn in groups with turn rewards, else one per trajectory.
 
-    leaves_out: trajectories that count for nothing; their advantages are 0.
+    excluded: trajectories that do not count for the baseline; their advantages are 0.
 
-    Raises: ValueError when a trajectory of a group with turn rewards has not exactly one for each choice.
+    Raises: ValueError when a trajectory of a group with turn rewards does not have one for each choice.
     """
-    counted = [[(t, trajectory) for t, trajectory in enumerate(group) if not leaves_out(trajectory)] for group in groups]
-    rewards = torch.tensor([trajectory.reward for group in counted for _, trajectory in group], dtype=torch.float64)
-    ids = torch.tensor([g for g, group in enumerate(counted) for _ in group])
-    outcome = iter(group_advantages(rewards, ids, config.scale_rewards).tolist())
-    advantages = [[[0.0] * len(_choices(trajectory)) for trajectory in group] for group in groups]
-    for g, group in enumerate(counted):
-        for t, _ in group:
-            advantages[g][t] = [next(outcome)] * len(advantages[g][t])
-    for (g, t), values in _by_turn(counted, config).items():
+    members = [(g, t, trajectory) for g, group in enumerate(groups) for t, trajectory in enumerate(group)]
+    members = [member for member in members if not excluded(member[2])]
+    advantages = [[[0.0] * len(trajectory.all_choices()) for trajectory in group] for group in groups]
+    rewards = torch.tensor([trajectory.reward for *_, trajectory in members], dtype=torch.float64)
+    by_outcome = group_advantages(rewards, torch.tensor([g for g, *_ in members]), config.scale_rewards)
+    for (g, t, _), advantage in zip(members, by_outcome.tolist(), strict=True):
+        advantages[g][t] = [advantage] * len(advantages[g][t])
+
+    with_turn_rewards = {g for g, _, trajectory in members if trajectory.turn_rewards is not None}
+    members = [member for member in members if member[0] in with_turn_rewards]
+    for g, t, trajectory in members:
+        if (given := len(trajectory.turn_rewards or [])) != (expected := len(advantages[g][t])):
+            raise ValueError(
+                f"group {g}, trajectory {t} has {given} turn_rewards and {expected} choices; "
+                "in a group with turn rewards every trajectory needs one for each choice"
+            )
+    turn_rewards = [trajectory.turn_rewards or [] for *_, trajectory in members]
+    by_turn = turn_advantages(turn_rewards, config.turn_discount, config.scale_rewards, [g for g, *_ in members])
+    for (g, t, _), values in zip(members, by_turn, strict=True):
         advantages[g][t] = values
     return advantages
 
 
-def _by_turn(groups: list[list[tuple[int, Trajectory]]], config: TrainConfig) -> dict[tuple[int, int], list[float]]:
-    """Advantages of each choice, for the trajectories (by group and number) of all groups that carry turn rewards."""
-    rewards, places = [], []
-    for g, group in enumerate(groups):
-        carries = any(trajectory.turn_rewards is not None for _, trajectory in group)
-        for t, trajectory in group if carries else []:
-            given, needed = len(trajectory.turn_rewards or []), len(_choices(trajectory))
-            if given != needed:
-                raise ValueError(
-                    f"group {g}, trajectory {t} has {given} turn_rewards and {needed} choices; "
-                    "in a group with turn rewards every trajectory needs one for each choice"
-                )
-            rewards.append(trajectory.turn_rewards or [])
-            places.append((g, t))
-    found = turn_advantages(rewards, config.turn_discount, config.scale_rewards, [g for g, _ in places])
-    return dict(zip(places, found, strict=True))
-
-
-def _choices(trajectory: Trajectory) -> list[Choice]:
-    return [c for history in (trajectory, *trajectory.additional_histories) for c in history.choices()]
-
-
 def _sampler(choice: Choice) -> str:
-    """The policy that sampled it, empty where that is not known."""
+    """Return the name of the policy that sampled a choice, "" if unknown."""
     return getattr(choice, "policy", None) or ""
 
 
 def _model(policy: str) -> str:
-    """The name of the model in the name of a policy; none in that of a base model."""
-    return policy.rpartition("@")[0]
+    """Return the model's name in the name of a policy, "" in that of a base model."""
+    name = PolicyName.parse(policy)
+    return name.model if name else ""
 
 
 def _trajectory_sequences(
-    trajectory: Trajectory, prompts: Prompts, advantages: list[float], training: InTraining
+    trajectory: Trajectory, prompts: PromptEncoder, advantages: list[float], choice_filter: ChoiceFilter
 ) -> list[TokenSequence]:
-    """The sequences of all that the policy learns from."""
     remaining = iter(advantages)
     sequences = []
-    for history in (trajectory, *trajectory.additional_histories):
+    for history in trajectory.histories():
         current: list[TokenSequence] = []
         for i, item in enumerate(history.messages_and_choices):
             if not isinstance(item, Choice):
                 continue
             advantage = next(remaining)
-            if not training.learns(item):
+            if not choice_filter.accepts(item):
                 continue
-            prompt, sampled, logprobs = tokens_of(item, history, i, prompts)
-            add_turn(current, prompt, sampled, logprobs, advantage, training.is_off_policy(item))
-            item.token_advantages = [advantage] * len(sampled)  # type: ignore[attr-defined]  # they take further fields
+            prompt, sampled, logprobs = turn_tokens(item, history, i, prompts)
+            add_turn(current, prompt, sampled, logprobs, advantage, choice_filter.is_off_policy(item))
+            item.token_advantages = [advantage] * len(sampled)  # type: ignore[attr-defined]  # an extra field
         sequences += current
     return sequences
 
 
+def demonstration_sequences(
+    trajectories: Iterable[Trajectory], tokenizer, context: int | None = None
+) -> list[list[TokenSequence]]:
+    """Return the sequences of each trajectory, its additional histories included, with the assistant's turns trained.
+
+    A turn is tokenised as it would be sampled: behind the prompt that the template renders from the messages before it.
+    An assistant message without a message before it is not trained. context: maximum number of tokens per sequence.
+
+    Raises: ValueError when there is no trajectory, or one (counted from 0) has nothing to train on or is too long.
+        RequestError (a ValueError) when messages or tools are malformed.
+    """
+    prompts = PromptEncoder(tokenizer, [])
+    built = []
+    for number, trajectory in enumerate(trajectories):
+        sequences: list[TokenSequence] = []
+        for history in trajectory.histories():
+            current: list[TokenSequence] = []
+            for i, item in enumerate(history.messages_and_choices):
+                if i and (isinstance(item, Choice) or item.get("role") == "assistant"):
+                    add_turn(current, *turn_tokens(item, history, i, prompts))
+            sequences += current
+        if not sequences:
+            raise ValueError(f"trajectory {number} has nothing to train on: no assistant message follows another message")
+        longest = max(len(sequence.ids) for sequence in sequences)
+        if context is not None and longest > context:
+            raise ValueError(f"trajectory {number} has {longest} tokens, the model's context {context}: shorten it")
+        built.append(sequences)
+    if not built:
+        raise ValueError("there is nothing to train on: expected at least one trajectory")
+    return built
+
+
 def add_turn(
-    sequences: list[TokenSequence],
-    prompt: list[int],
-    said: list[int],
-    logprobs: list[float],
-    advantage: float = 0.0,
-    off_policy: bool = False,
-) -> None:
-    """A turn whose prompt extends the last sequence joins it; any other starts a new sequence."""
+    sequences: list[TokenSequence], prompt: list[int], sampled: list[int], logprobs: list[float],
+    advantage: float = 0.0, off_policy: bool = False,
+) -> None:  # fmt: skip
+    """Add a turn to the last sequence if its prompt extends that sequence token for token, else to a new one."""
     if not sequences or prompt[: len(sequences[-1].ids)] != sequences[-1].ids:
         sequences.append(TokenSequence())
     current = sequences[-1]
     current.add(prompt[len(current.ids) :])
-    current.add(said, logprobs, advantage, off_policy)
+    current.add(sampled, logprobs, advantage, off_policy)
 
 
-def tokens_of(
-    said: MessageOrChoice, history: History, position: int, prompts: Prompts
+def turn_tokens(
+    item: MessageOrChoice, history: History, index: int, prompts: PromptEncoder
 ) -> tuple[list[int], list[int], list[float]]:
-    """(prompt ids, answer's ids, logprobs) of an assistant's turn: exact if our sampler made it, else re-tokenised.
+    """Return (prompt ids, answer ids, logprobs) of the assistant turn `item` at `index` of a history.
 
-    What was not sampled here has no known log-probabilities: NaN.
+    They are exact if our sampler produced it. Otherwise the messages are tokenised, and the logprobs are unknown: NaN.
     """
-    if isinstance(said, Choice) and is_sampled(said):
-        return said.prompt_token_ids, said.token_ids, said.token_logprobs
+    if isinstance(item, Choice) and is_sampled(item):
+        return item.prompt_token_ids, item.token_ids, item.token_logprobs
     tools: list[Any] | None = history.tools
-    prompt, answer = prompts.template(tools, {}).turn(plain(history.messages()[: position + 1]))
+    prompt, answer = prompts.template(tools, {}).turn(normalize(history.messages()[: index + 1]))
     return prompt, answer, [math.nan] * len(answer)

@@ -1,4 +1,4 @@
-"""What a policy has learnt, in a folder: the adapter as PEFT saves it, and the optimizer's moments. Safetensors only."""
+"""Save and load what training has changed: the adapter as PEFT stores it, and the optimizer's state. Safetensors only."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ if TYPE_CHECKING:
     from art_nb.training.policy import Policy
 
 ADAPTER, OPTIMIZER = "adapter_model.safetensors", "optimizer.safetensors"
+OptimizerState = dict[int, dict[str, Any]]  # as under "state" in `Optimizer.state_dict()`
 
 
 def save_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Write both into an existing folder."""
-    # Embeddings are not trained; left to itself PEFT looks at the hub whether they were.
+    """Write adapter and optimizer state into an existing folder."""
+    # Without save_embedding_layers=False PEFT queries the hub for whether the embeddings were trained. They never are.
     policy.model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
     tensors = {
         f"{index}.{name}": torch.as_tensor(value).contiguous()
@@ -28,33 +29,30 @@ def save_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: 
 
 
 def read_adapter(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
-    """The adapter of a checkpoint, under the names of PEFT's files.
+    """Return the adapter of a checkpoint, its tensors named as in PEFT's files.
 
-    Raises: ValueError when it does not fit the model.
+    Raises: ValueError when names or shapes differ from those of the policy's adapter.
     """
-    adapter, needed = load_file(folder / ADAPTER), get_peft_model_state_dict(policy.model, save_embedding_layers=False)
-    if {name: t.shape for name, t in adapter.items()} != {name: t.shape for name, t in needed.items()}:
+    adapter, expected = load_file(folder / ADAPTER), get_peft_model_state_dict(policy.model, save_embedding_layers=False)
+    if {name: t.shape for name, t in adapter.items()} != {name: t.shape for name, t in expected.items()}:
         raise ValueError(
-            f"the adapter in {folder} does not fit this model: another base model, rank or target_modules. "
-            "Give the model another name, or go back to the settings that the adapter was made with."
+            f"the adapter in {folder} does not fit this model: it was made with another base model, rank or "
+            "target_modules. Give the model another name, or use the settings that the adapter was made with."
         )
     return adapter
 
 
 def load_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Read back what `save_policy_state` wrote.
-
-    Raises: ValueError when the adapter does not fit the model.
-    """
+    """Load what `save_policy_state` wrote. Raises: ValueError when the adapter does not fit the model."""
     set_peft_model_state_dict(policy.model, read_adapter(policy, folder))
-    remembered: dict[int, dict[str, Any]] = {}
+    state: OptimizerState = {}
     for key, value in load_file(folder / OPTIMIZER).items():
         index, name = key.split(".", 1)
-        remembered.setdefault(int(index), {})[name] = value.clone()  # lets go of the file: Windows deletes none in use
-    remember(optimizer, remembered)
+        state.setdefault(int(index), {})[name] = value.clone()  # unmaps the file: Windows cannot delete a mapped file
+    set_optimizer_state(optimizer, state)
 
 
-def remember(optimizer: torch.optim.Optimizer, state: dict[int, dict[str, Any]]) -> None:
-    """Give an optimizer the moments of another run; its settings stay its own."""
+def set_optimizer_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:
+    """Replace the optimizer's state (Adam: step and moments) and drop its gradients; learning rate etc. stay."""
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     optimizer.zero_grad(set_to_none=True)

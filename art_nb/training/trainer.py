@@ -1,199 +1,211 @@
-"""What every trainer here shares, whatever its loss: TRL's trainer on a policy, fed with token sequences.
+"""Run TRL's trainers on token sequences: batching, forward pass, gradient accumulation and the optimizer step.
 
-TRL's class is mixed in behind this one and keeps its loss. What it would do before the loss is replaced: sequences are laid
-out as a prefix tree or as padded rows, and only places where a trained token is predicted go through the output head.
+The base of `learner.Learner` (GRPO) and `supervised.SupervisedLearner` (SFT). The loss is TRL's. Before it, sequences are
+laid out as a prefix tree or as padded rows, and only positions that predict a trained token go through the output head.
 """
-
-from __future__ import annotations
 
 import math
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy
 import torch
 from torch.utils.checkpoint import checkpoint
 
+from art_nb.training.fused_lora import fused_lora
 from art_nb.training.grpo import entropy
-from art_nb.training.micro_batches import by_beginning, by_length, collate
+from art_nb.training.micro_batches import collate, split_sequences
 from art_nb.training.policy import Policy
-from art_nb.training.prefix_tree import attending_in_trees, fits_trees
-from art_nb.training.ranks import Alone
+from art_nb.training.prefix_tree import enable_tree_attention, supports_prefix_trees
+from art_nb.training.process_group import SingleProcess
 from art_nb.training.sequences import TokenSequence
-from art_nb.training.shortcuts import cheaper_adapters, last_layer_only_where
 
-LOGITS_AT_ONCE = 2**26  # 256 MiB in float32; more are computed in parts, and again for the gradient
+Report = Callable[[str], None]  # called with a text that says what is being computed
+NARROWED = ("self_attn.q_proj", "self_attn.o_proj", "mlp")  # modules of the last layer
+MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recomputed in the backward pass
 
 
 class SequenceTrainer:
-    """Mixed into a trainer of TRL's, before it.
+    """A mixin that precedes a TRL trainer class.
 
-    Args:
-        policy: what is trained.
-        tokens_per_micro_batch: distinct tokens that go through the model at once (padded ones where it takes no trees).
-            On a GPU this bounds the memory; on a CPU few are faster, as they stay in its cache. None: 16384 and 1536.
-        of_trl: arguments of TRL's trainer.
+    tokens_per_micro_batch: distinct tokens per forward pass (padded tokens without prefix trees). None: 16384 on a GPU,
+        where this bounds the memory; 1536 on a CPU, where small batches are faster as they stay in its cache.
+    trl_arguments: arguments of TRL's trainer.
     """
 
+    metric_names: dict[str, str] = {}  # TRL's name of a metric -> ours
+    process_group: SingleProcess = SingleProcess()
+    temperature = 1.0
+    _entropy_bonus_enabled = False  # TRL's GRPOTrainer sets it
+    batch: dict  # the micro-batch that the loss is computed on
     model: Any
     accelerator: Any
     optimizer: torch.optim.Optimizer
     args: Any
-    ranks: Alone = Alone()  # or those with whom it trains
-    temperature = 1.0
-    _entropy_bonus_enabled = False
 
-    def __init__(self, policy: Policy, tokens_per_micro_batch: int | None, **of_trl: Any):
+    def __init__(self, policy: Policy, tokens_per_micro_batch: int | None, **trl_arguments: Any):
         base = policy.model.get_base_model()
         own_forward = base.__dict__.get("forward")
-        with _global_generators_kept():
-            super().__init__(model=policy.model, processing_class=policy.tokenizer, **of_trl)  # type: ignore[call-arg]
-        # TRL has put a forward of its own on the model. It is not needed here and needs Triton.
+        with _preserved_random_states():
+            super().__init__(model=policy.model, processing_class=policy.tokenizer, **trl_arguments)  # type: ignore[call-arg]
+        # TRL has replaced the model's forward by one that needs Triton. It is not used here.
         base.__dict__.pop("forward", None)
         if own_forward is not None:
             base.forward = own_forward
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.aux_loss_enabled = False  # it balances a router, which no adapter changes
+        self.aux_loss_enabled = False  # it balances an MoE router, which no adapter changes
         default = 16384 if policy.device.type == "cuda" else 1536
         self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or default
-        self.as_tree = _as_tree(policy)
+        self.as_tree = _uses_prefix_trees(policy)
         self.current_gradient_accumulation_steps = 1
-        self.create_optimizer()  # type: ignore[attr-defined]  # transformers'
+        self.create_optimizer()  # type: ignore[attr-defined]  # transformers' Trainer
         self.optimizer = self.accelerator.prepare(self.optimizer)
 
     @contextmanager
-    def ready(self, seed: int) -> Iterator[None]:
-        """Inside, the model takes micro-batches; what is drawn (for dropout) follows from the seed."""
+    def prepared_model(self, seed: int) -> Iterator[None]:
+        """Inside the `with` block the model accepts micro-batches; torch's generator (dropout) starts from `seed`."""
         decoder = self.policy.model.get_base_model().base_model
-        needed = last_layer_only_where(decoder, lambda: self._inputs["layout"].needed)
-        with _seeded(seed, self.policy.device), needed, attending_in_trees(decoder) if self.as_tree else nullcontext():
+        cuda = [self.policy.device] if self.policy.device.type == "cuda" else []
+        narrow = narrow_last_layer(decoder, lambda: self.batch["layout"].needed)
+        with torch.random.fork_rng(devices=cuda), narrow, enable_tree_attention(decoder) if self.as_tree else nullcontext():
+            torch.manual_seed(seed)
             yield
 
-    def weighted(self, sequences: list[TokenSequence], most: int | None = None) -> list[dict]:
-        """TRL's input dictionaries, of at most `most` sequences each, for this process of those that train. `share`: of
-        the trained tokens of all sequences; `weight`: of its loss in that of all."""
-        cut = by_beginning if self.as_tree else by_length
-        cuts = cut(sequences, self.tokens_per_micro_batch, most or len(sequences))
-        batches = [self.collate(each) for each in self.ranks.share(cuts)]
+    def weighted_micro_batches(
+        self, sequences: list[TokenSequence], max_sequences: int | None = None, by_sequences: bool = False
+    ) -> list[dict]:
+        """Return the micro-batches of this process, of at most `max_sequences` sequences each.
+
+        Added to each: "share", its part of all trained tokens, and "weight", by which its loss is multiplied so that the
+        losses of all micro-batches add up to that of the batch: its part of the tokens, or of the sequences.
+        """
+        groups = split_sequences(sequences, self.tokens_per_micro_batch, max_sequences or len(sequences), self.as_tree)
+        batches = [self.collate(group) for group in self.process_group.shard(groups)]
         tokens = sum(sum(sequence.trained[1:]) for sequence in sequences)
         for batch in batches:
-            batch["share"] = batch["weight"] = batch["num_items_in_batch"].item() / tokens
+            batch["share"] = batch["num_items_in_batch"].item() / tokens
+            batch["weight"] = len(batch["tool_mask"]) / len(sequences) if by_sequences else batch["share"]
         return batches
 
     def collate(self, sequences: list[TokenSequence]) -> dict:
-        """One of them, see `micro_batches.collate`."""
+        """Return one micro-batch, see `micro_batches.collate`."""
         return collate(sequences, self.policy.tokenizer.pad_token_id or 0, self.policy.device, self.as_tree)
 
-    def compute_loss(self, model, inputs, return_outputs=False, num_items_in_batch=None):
-        """TRL's loss; notes first what it will ask the log-probabilities of."""
-        self._inputs = inputs
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)  # type: ignore[misc]  # TRL's
+    def forward_batch(self) -> list[torch.Tensor]:
+        """Run `self.batch` through the model, in the place of TRL's forward pass.
 
-    def score(self, model: Any) -> list[torch.Tensor]:
-        """What `read` says of the trained tokens, (B, T) each, 0 elsewhere; in the place of TRL's forward.
-
-        The model is given the layout in the place of the padded sequences.
+        Returns the values of `token_values` as (B, T) tensors, 0 where a token is not trained.
         """
-        base, layout = self.accelerator.unwrap_model(model).get_base_model(), self._inputs["layout"]
-        trained = self._inputs["tool_mask"].bool()
+        base, layout = self.accelerator.unwrap_model(self.model).get_base_model(), self.batch["layout"]
+        trained = self.batch["tool_mask"].bool()
         with self.accelerator.autocast():
             hidden = base.base_model(**layout.forward, use_cache=False).last_hidden_state[layout.needed]
-            ids = self._inputs["completion_ids"][trained]
-            found = self._head(base.get_output_embeddings(), hidden, layout.places, ids)
-        return [torch.zeros(trained.shape, device=values.device).masked_scatter(trained, values) for values in found]
+            ids = self.batch["completion_ids"][trained]
+            values = self._apply_head(base.get_output_embeddings(), hidden, layout.rows, ids)
+        return [torch.zeros(trained.shape, device=value.device).masked_scatter(trained, value) for value in values]
 
-    def read(self, logits: torch.Tensor, places: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """logits: (R, V); places: (M,), which of these predicts each token; ids: (M,).
+    def token_values(self, logits: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return log-probability and entropy (nats) at each trained token, both (M,).
 
-        Returns the tokens' log-probabilities and the entropies behind them, both (M,).
+        logits: (R, V). rows: (M,), the row of the logits that predicts each token. ids: (M,).
         """
         entropies = entropy(logits if self._entropy_bonus_enabled else logits.detach())
-        return logits[places, ids] - logits.logsumexp(-1)[places], entropies[places]
+        return logits[rows, ids] - logits.logsumexp(-1)[rows], entropies[rows]
 
-    def _head(
-        self, head: torch.nn.Module, hidden: torch.Tensor, places: torch.Tensor, ids: torch.Tensor
+    def _apply_head(
+        self, head: torch.nn.Module, hidden: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """`read` of what the output head says. hidden: (R, C)."""
+        """Return the `token_values` of the output head's logits. hidden: (R, C)."""
 
-        def compute(hidden, places, ids):
-            return self.read(head(hidden).float() / self.temperature, places, ids)
+        def compute(hidden, rows, ids):
+            return self.token_values(head(hidden).float() / self.temperature, rows, ids)
 
-        rows = max(1, LOGITS_AT_ONCE // head.weight.shape[0])
-        if len(hidden) <= rows:
-            return compute(hidden, places, ids)
-        found: Any = None
-        for i, part in enumerate(hidden.split(rows)):
-            here = places // rows == i
-            done = torch.stack(checkpoint(compute, part, places[here] - i * rows, ids[here], use_reentrant=False))
-            found = torch.zeros(len(done), len(ids), device=hidden.device) if found is None else found
-            found = found.masked_scatter(here, done)
-        return found.unbind()
+        chunk = max(1, MAX_LOGITS // head.weight.shape[0])
+        if len(hidden) <= chunk:
+            return compute(hidden, rows, ids)
+        values: Any = None
+        for i, part in enumerate(hidden.split(chunk)):
+            here = rows // chunk == i
+            of_part = torch.stack(checkpoint(compute, part, rows[here] - i * chunk, ids[here], use_reentrant=False))
+            values = torch.zeros(len(of_part), len(ids), device=hidden.device) if values is None else values
+            values = values.masked_scatter(here, of_part)
+        return values.unbind()
 
-    def update(
-        self, batches: list[dict], rate: float, reported: dict[str, str], report: Callable[[str], None]
-    ) -> dict[str, float]:
-        """One optimizer step on the sum of the micro-batches' losses, each times its `weight`.
+    def update(self, batches: list[dict], learning_rate: float, heading: str, report: Report) -> dict[str, float]:
+        """Take one optimizer step on the weighted sum of the micro-batches' losses.
 
-        reported: TRL's name of a metric -> ours. Returns loss, grad_norm, and those that TRL has noted, by our names:
-        means over the trained tokens.
+        report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and those of
+        `metric_names` that TRL computes, as means over the trained tokens.
 
-        Raises: FloatingPointError: loss or gradient are not finite; the step was not taken.
+        Raises: FloatingPointError: loss or gradient is not finite; the step was not taken.
         """
         self.model.train()
-        seen = self._metrics["train"]  # type: ignore[attr-defined]  # TRL's, a value for each micro-batch
-        seen.clear()
-        with whole_steps(self.accelerator):
-            loss, norm = self._take_step(batches, rate, report)
-        shares = [batch["share"] for batch in batches]
-        means = torch.zeros(len(reported), 2, dtype=torch.float64)  # of each metric its mean, and whether TRL noted it
-        for i, theirs in enumerate(reported):
-            if theirs in seen:
-                means[i, 0], means[i, 1] = sum(v * share for v, share in zip(seen[theirs], shares, strict=True)), 1.0
-        self.ranks.add_up([means])
-        noted = {ours: mean for ours, (mean, count) in zip(reported.values(), means.tolist(), strict=True) if count}
-        return {"loss": loss, "grad_norm": norm} | noted
+        logged = self._metrics["train"]  # type: ignore[attr-defined]  # TRL's, one value per micro-batch
+        logged.clear()
+        with _every_backward_is_a_step(self.accelerator):
+            loss = self._backward(batches, lambda text: report(f"{heading}, {text}"))
+            norm = self._take_step(loss, learning_rate)
+        means = torch.zeros(len(self.metric_names), 2, dtype=torch.float64)  # mean of each metric; whether TRL logged it
+        for i, name in enumerate(self.metric_names):
+            if name in logged:
+                pairs = zip(logged[name], batches, strict=True)
+                means[i, 0], means[i, 1] = sum(value * batch["share"] for value, batch in pairs), 1.0
+        self.process_group.sum_in_place([means])
+        named = zip(self.metric_names.values(), means.tolist(), strict=True)
+        return {"loss": loss, "grad_norm": norm} | {name: mean for name, (mean, count) in named if count}
 
-    def _take_step(self, batches: list[dict], rate: float, report: Callable[[str], None]) -> tuple[float, float]:
-        """Loss and gradient norm of one optimizer step."""
+    def _backward(self, batches: list[dict], report: Report) -> float:
+        """Compute the gradients. Returns the loss; both are summed over all processes."""
         self.optimizer.zero_grad(set_to_none=True)
         losses = []
-        with cheaper_adapters(self.model):
+        with fused_lora(self.model):
             for i, batch in enumerate(batches):
                 report(f"micro-batch {i + 1} of {len(batches)}")
-                loss = self.compute_loss(self.model, batch) * batch["weight"]
+                self.batch = batch
+                loss = self.compute_loss(self.model, batch) * batch["weight"]  # type: ignore[attr-defined]  # TRL's
                 self.accelerator.backward(loss)
                 losses.append(loss.detach())
-        loss = self._added_up(losses)
-        most = self.args.max_grad_norm or math.inf
-        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), most))
-        # With fp16 the scaler skips a step that overflowed, by design.
+        total = torch.stack(losses).sum() if losses else torch.zeros((), device=self.policy.device)
+        if self.process_group.size > 1:
+            trained = [p for p in self.model.parameters() if p.requires_grad]
+            for parameter in trained:
+                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            self.process_group.sum_in_place([total, *(parameter.grad for parameter in trained)])
+        return total.item()
+
+    def _take_step(self, loss: float, learning_rate: float) -> float:
+        """Clip the gradients and apply them. Returns their norm before clipping."""
+        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm or math.inf))
+        # In fp16 the gradient scaler skips a step that overflows, by design.
         scaled = self.accelerator.scaler is not None
         if not math.isfinite(loss) or not (math.isfinite(norm) or scaled):
             self.optimizer.zero_grad(set_to_none=True)
             raise FloatingPointError(f"loss {loss}, gradient norm {norm}: the step was not taken")
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        return loss, norm
+        return norm
 
-    def _added_up(self, losses: list[torch.Tensor]) -> float:
-        """The loss of all processes; the gradients become those of all."""
-        loss = torch.stack(losses).sum() if losses else torch.zeros((), device=self.policy.device)
-        if self.ranks.size > 1:
-            trained = [p for p in self.model.parameters() if p.requires_grad]
-            for parameter in trained:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            self.ranks.add_up([loss, *(parameter.grad for parameter in trained)])
-        return loss.item()
+
+def summarize_updates(
+    updates: list[dict[str, float]], sequences: list[TokenSequence], learning_rate: float, seconds: float, passes: int = 1
+) -> dict[str, Any]:
+    """Return the mean of each metric over the updates, and counts and throughput (all tokens per second)."""
+    return {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]} | {
+        "learning_rate": learning_rate,
+        "tokens_trained": sum(sum(s.trained) for s in sequences),
+        "train_s": seconds,
+        "train_tokens_per_s": sum(len(s.ids) for s in sequences) * passes / seconds,
+    }
 
 
 def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
-    """Fields of every configuration of TRL's that suit a policy here."""
+    """Return the fields that are the same in every TRL configuration for this policy."""
     on_gpu = policy.device.type == "cuda"
     bf16 = on_gpu and torch.cuda.is_bf16_supported()
     return {
@@ -202,30 +214,51 @@ def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def under(heading: str, report: Callable[[str], None]) -> Callable[[str], None]:
-    """Reports with a heading."""
-    return lambda text: report(f"{heading}, {text}")
-
-
-def _as_tree(policy: Policy) -> bool:
-    """Whether the policy is trained on prefix trees. Unsloth's own attention on a GPU takes none."""
-    own = policy.engine == "unsloth" and policy.device.type != "cpu"
-    if not own and fits_trees(policy.model.get_base_model().base_model):
+def _uses_prefix_trees(policy: Policy) -> bool:
+    """Whether the policy is trained on prefix trees. On a GPU Unsloth's own attention does not support them."""
+    unsloth_attention = policy.engine == "unsloth" and policy.device.type != "cpu"
+    base = policy.model.get_base_model()
+    if not unsloth_attention and supports_prefix_trees(base.base_model):
         return True
     warnings.warn(
-        f"{type(policy.model.get_base_model()).__name__} takes no prefix trees here: what sequences have in common is "
-        "computed for each of them",
+        f"{type(base).__name__} does not support prefix trees here: a prefix that sequences share is computed for each",
         stacklevel=4,
     )
     return False
 
 
 @contextmanager
-def whole_steps(accelerator: Any) -> Iterator[None]:
-    """Every backward counts whole and every step is taken, whatever another trainer of this process has set.
+def narrow_last_layer(decoder: torch.nn.Module, needed: Callable[[], torch.Tensor]) -> Iterator[None]:
+    """Inside the `with` block, restrict the last layer's `NARROWED` modules to the positions marked by `needed()`.
 
-    Accelerate keeps the number of micro-batches per step, and whether this one ends a step, once for the process. A trainer
-    that was interrupted between two steps leaves it at "not yet": then `optimizer.step()` would silently do nothing.
+    needed: returns (B, T) bool; elsewhere these modules output 0, which nothing reads. Keys and values are still computed at
+    all positions.
+    """
+    modules = dict(decoder.layers[-1].named_modules()) if hasattr(decoder, "layers") else {}
+    # On a GPU Unsloth replaces the layer's forward; the MLP of a mixture of experts may return more than a tensor.
+    if decoder.device.type != "cpu" or not {*NARROWED, "mlp.down_proj"} <= modules.keys():
+        yield
+        return
+
+    def select(module, arguments):
+        return (arguments[0][needed()][None],)
+
+    def scatter(module, arguments, output):
+        full = output.new_zeros(*needed().shape, output.shape[-1])
+        return full.masked_scatter(needed()[..., None], output)
+
+    with ExitStack() as hooks:
+        for module in (modules[name] for name in NARROWED):
+            hooks.callback(module.register_forward_pre_hook(select).remove)
+            hooks.callback(module.register_forward_hook(scatter).remove)
+        yield
+
+
+@contextmanager
+def _every_backward_is_a_step(accelerator: Any) -> Iterator[None]:
+    """Set Accelerate's process-wide accumulation state, which another trainer may have changed, and restore it.
+
+    A trainer that was interrupted between two steps leaves `sync_gradients` False: `optimizer.step()` would do nothing.
     """
     before = accelerator.sync_gradients, accelerator.gradient_accumulation_steps
     accelerator.sync_gradients, accelerator.gradient_accumulation_steps = True, 1
@@ -236,18 +269,10 @@ def whole_steps(accelerator: Any) -> Iterator[None]:
 
 
 @contextmanager
-def _global_generators_kept() -> Iterator[None]:
-    """TRL's trainer seeds every global random generator when it is made; whoever uses them must not notice."""
-    of_python, of_numpy = random.getstate(), numpy.random.get_state()
+def _preserved_random_states() -> Iterator[None]:
+    """Restore the global generators: the constructor of TRL's trainers seeds them all."""
+    python_state, numpy_state = random.getstate(), numpy.random.get_state()
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         yield
-    random.setstate(of_python)
-    numpy.random.set_state(of_numpy)
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Inside, torch draws from `seed`; outside, as if nothing had been drawn."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
+    random.setstate(python_state)
+    numpy.random.set_state(numpy_state)

@@ -1,6 +1,6 @@
-"""What rollouts leave behind: trajectories, groups of them, and their form as JSON. The words that all rooms share.
+"""Trajectories, groups of trajectories, and their JSON form: the types that all packages share.
 
-Knows messages, rewards and what is written down of them. Knows nothing about models, tasks, training or files.
+Knows messages and rewards, and how to run the rollouts of a group. Knows nothing about models, tasks, training or files.
 """
 
 from art_nb.trajectories.group import PydanticException, TrajectoryGroup

@@ -1,4 +1,4 @@
-"""A group: trajectories of one scenario, or rollouts still to run that will give them."""
+"""`TrajectoryGroup`: trajectories of one scenario, or rollouts that will produce them."""
 
 import time
 import traceback
@@ -10,14 +10,14 @@ import pydantic
 from art_nb.metrics import costs_counted
 from art_nb.rollouts.gathering import Gathering, current, in_order
 from art_nb.rollouts.tracebacks import ShortTraceback
-from art_nb.trajectories.accounts import account
 from art_nb.trajectories.trajectory import MetadataValue, Trajectory
+from art_nb.trajectories.usage import add_usage
 
 T = TypeVar("T", bound=Trajectory | Iterable[Trajectory])
 
 
 class PydanticException(pydantic.BaseModel):
-    """An exception kept as text, so that it can be saved: its class, its message and its traceback."""
+    """A serializable exception: class name, message and traceback as text."""
 
     type: str
     message: str
@@ -25,20 +25,18 @@ class PydanticException(pydantic.BaseModel):
 
     @classmethod
     def of(cls, error: BaseException) -> "PydanticException":
-        """The record of `error`."""
+        """Return the serializable form of `error`."""
         text = "".join(traceback.format_exception(error))
-        return cls(
-            type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error), traceback=text
-        )
+        return cls(type=f"{type(error).__module__}.{type(error).__qualname__}", message=str(error), traceback=text)
 
 
 class TrajectoryGroup(pydantic.BaseModel):
-    """Trajectories of one scenario. Made of trajectories, or of rollouts still to run:
+    """Trajectories of one scenario, given as trajectories or as awaitables of them:
 
         group = await TrajectoryGroup(rollout(model, scenario) for _ in range(8))
 
-    A group of rollouts must be awaited, or handed to `gather_trajectory_groups`, which runs many at once.
-    Trajectories keep the order of the rollouts. One that raised is left out and described in `exceptions`.
+    A group of awaitables must be awaited, or passed to `gather_trajectory_groups`, which runs many concurrently.
+    Trajectories keep the order of the rollouts; a failed one is omitted and described in `exceptions`.
 
     exceptions: further exceptions to keep with the group.
     metadata, metrics, logs: as of a Trajectory, for the group as a whole.
@@ -57,7 +55,7 @@ class TrajectoryGroup(pydantic.BaseModel):
         if any(isinstance(item, Awaitable) for item in items):
             return PendingGroup(cls, items, options)
         group = super().__new__(cls)
-        group.__dict__["_given"] = items  # for __init__, for which a generator would be spent by now
+        group.__dict__["_given"] = items  # for __init__: a generator is exhausted by now
         return group
 
     def __init__(
@@ -83,7 +81,7 @@ class TrajectoryGroup(pydantic.BaseModel):
         """Add a line to `logs`."""
         self.logs.append(message)
 
-    def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]  # pydantic's gives the fields
+    def __iter__(self) -> Iterator[Trajectory]:  # type: ignore[override]  # pydantic's iterates over fields
         return iter(self.trajectories)
 
     def __len__(self) -> int:
@@ -91,17 +89,17 @@ class TrajectoryGroup(pydantic.BaseModel):
 
 
 class PendingGroup:
-    """A group whose rollouts are still to run; awaiting it runs them and gives the TrajectoryGroup."""
+    """A group whose rollouts have not run; awaiting it runs them and returns the TrajectoryGroup."""
 
     def __init__(self, group_class: type[TrajectoryGroup], items: list[Any], options: dict[str, Any]) -> None:
         self._group_class, self._items, self._options = group_class, items, options
-        self._num_trajectories = len(items)
+        self.num_rollouts = len(items)
 
     def __await__(self) -> Generator[Any, None, TrajectoryGroup]:
         return self._run().__await__()
 
     async def _run(self) -> TrajectoryGroup:
-        gathering = current(self._num_trajectories)
+        gathering = current(self.num_rollouts)
         with ShortTraceback():
             results = await in_order(self._result(item, gathering) for item in self._items)
         return self._group_class(results, **self._options)
@@ -110,37 +108,34 @@ class PendingGroup:
         return await attempt(item, gathering, one_trajectory) if isinstance(item, Awaitable) else item
 
     def close(self) -> None:
-        """Give the group up without running it."""
+        """Discard the rollouts without running them."""
         for item in self._items:
             if hasattr(item, "close"):
                 item.close()
 
 
-async def attempt(
-    awaitable: Awaitable[Any], gathering: Gathering, checked: Callable[[Any], T]
-) -> T | Exception:
-    """Await a rollout and report it. Returns `checked` of its result, or the exception that it raised.
+async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callable[[Any], T]) -> T | Exception:
+    """Await a rollout and report it to `gathering`; return `check(result)`, or the exception if it is tolerated.
 
-    Raises: the exception, when it is one too many. Cancelling and KeyboardInterrupt propagate.
+    Raises: an exception that is not tolerated, CancelledError and KeyboardInterrupt.
     """
     with gathering.running(), costs_counted() as costs:
         started = time.monotonic()
         try:
-            result = checked(await awaitable)
+            result = check(await awaitable)
         except Exception as error:
             gathering.failed(error)
             return error
     trajectories = [result] if isinstance(result, Trajectory) else list(result)
-    account(trajectories, (started, time.monotonic()), costs)
+    add_usage(trajectories, (started, time.monotonic()), costs)
     gathering.finished(trajectories, steps=len(trajectories) if isinstance(result, TrajectoryGroup) else 1)
     return result
 
 
 def one_trajectory(result: Any) -> Trajectory:
-    """Raises: TypeError when a rollout gave something else."""
+    """Return `result`. Raises: TypeError when it is no Trajectory."""
     if not isinstance(result, Trajectory):
         raise TypeError(
-            f"a rollout returned {type(result).__name__}, expected a Trajectory; "
-            "does it end with `return trajectory`?"
+            f"a rollout returned {type(result).__name__}, expected a Trajectory; does it end with `return trajectory`?"
         )
     return result

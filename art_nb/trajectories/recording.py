@@ -1,11 +1,9 @@
-"""Recording: the trajectory of whatever a function says to a model, written beside it as it speaks.
-
-The agent need not know of trajectories; it asks a client of `model.openai_client()` as it would ask any:
+"""Trajectories of a function besides its return value: recorded from its model calls, or handed over by itself.
 
     trajectory = await art.capture_auto_trajectory(agent(model.openai_client(), task))
 
-Inside of it, `art.auto_trajectory()` is that trajectory: there the agent may set a reward or a metric. Who is being
-recorded is a context variable, so recordings beside or inside one another stay apart, and asyncio's tasks inherit it.
+Inside, `art.auto_trajectory()` returns that trajectory, so that the agent can set a reward or a metric. The recording is a
+context variable: concurrent and nested recordings stay separate, and asyncio tasks inherit it.
 """
 
 from collections.abc import Coroutine
@@ -18,6 +16,8 @@ from pydantic_core import to_jsonable_python
 from art_nb.trajectories.trajectory import History, Trajectory
 
 _recorded: ContextVar[Trajectory | None] = ContextVar("recorded", default=None)
+# A list, since the tasks that the function starts share the object; a value set in a task is visible there only.
+_yielded: ContextVar[list[Trajectory] | None] = ContextVar("yielded", default=None)
 
 
 @overload
@@ -25,27 +25,24 @@ def auto_trajectory(*, required: Literal[True]) -> Trajectory: ...
 @overload
 def auto_trajectory(*, required: Literal[False] = False) -> Trajectory | None: ...
 def auto_trajectory(*, required: bool = False) -> Trajectory | None:
-    """The trajectory that is being recorded here, else None.
-
-    required: raise RuntimeError instead of giving None.
-    """
+    """Return the trajectory that is being recorded, or None. required: raise RuntimeError instead of returning None."""
     trajectory = _recorded.get()
     if trajectory is None and required:
         raise RuntimeError(
-            "nothing is being recorded here: await the function with "
-            "`art.capture_auto_trajectory(function())`, or call auto_trajectory() and expect None."
+            "no trajectory is being recorded: await the function with `art.capture_auto_trajectory(function())`, "
+            "or call auto_trajectory() and expect None."
         )
     return trajectory
 
 
 async def capture_auto_trajectory(coroutine: Coroutine[Any, Any, Any]) -> Trajectory:
-    """Await `coroutine` and return the trajectory of what it said to models; what it returns itself is dropped.
+    """Await `coroutine`, drop its return value, and return the trajectory of its model calls.
 
-    An answer that goes on from what was said so far, with the same tools, lengthens that conversation; any other
-    begins one of `additional_histories`. Of several answers to one request (`n`) the first is kept.
-    metrics["duration"] is set at the end. Inside another recording, only this one notes what is said.
+    A request whose messages extend a recorded conversation, with the same tools, continues that conversation; any other
+    starts one of `additional_histories`. Of several choices (`n`) the first is kept. metrics["duration"] is set at the end.
+    A nested recording keeps its calls to itself.
 
-    Raises: what the coroutine raises; its trajectory is then lost, unless it kept `auto_trajectory()` itself.
+    Raises: any exception of the coroutine; the trajectory is then lost, unless the function kept `auto_trajectory()`.
     """
     trajectory = Trajectory()
     token = _recorded.set(trajectory)
@@ -57,37 +54,60 @@ async def capture_auto_trajectory(coroutine: Coroutine[Any, Any, Any]) -> Trajec
     return trajectory
 
 
+def yield_trajectory(trajectory: Trajectory) -> None:
+    """Hand `trajectory` to the enclosing `capture_yielded_trajectory`; without one, do nothing."""
+    captured = _yielded.get()
+    if captured is not None:
+        captured[:] = [trajectory]
+
+
+async def capture_yielded_trajectory(coroutine: Coroutine[Any, Any, Any]) -> Trajectory:
+    """Await `coroutine`, drop its return value, and return the trajectory that it yielded last.
+
+    Raises: RuntimeError when it yielded none; any exception of the coroutine.
+    """
+    captured: list[Trajectory] = []
+    token = _yielded.set(captured)
+    try:
+        await coroutine
+    finally:
+        _yielded.reset(token)
+    if not captured:
+        raise RuntimeError("no trajectory was yielded: call `art.yield_trajectory(trajectory)` in the awaited function.")
+    return captured[0]
+
+
 def record(messages: list[Any], tools: list[Any] | None, choice: Choice) -> None:
-    """Note that `choice` answered `messages`, if anybody is recording. For clients; the choice is kept, not copied."""
+    """Add a request and its answer `choice`, which is not copied, to the current recording, if any. Called by clients."""
     trajectory = _recorded.get()
     if trajectory is None:
         return
-    asked = [_plain(message) for message in messages]
-    offered = to_jsonable_python(tools or None)
-    history = _continued(trajectory, asked, offered)
-    history.messages_and_choices += [*asked[len(history.messages_and_choices) :], choice]
-    history.tools = offered
+    request = [_plain(message) for message in messages]
+    plain_tools = to_jsonable_python(tools or None)
+    history = _extended_history(trajectory, request, plain_tools)
+    history.messages_and_choices += [*request[len(history.messages_and_choices) :], choice]
+    history.tools = plain_tools
 
 
-def _continued(trajectory: Trajectory, messages: list[Any], tools: list[Any] | None) -> History:
-    """The first conversation that `messages` go on from, or a new one."""
-    for history in (trajectory, *trajectory.additional_histories):
-        said = [_plain(message) for message in history.messages()]
-        fits = history.tools == tools or (history.tools is None and not said)
-        if fits and [*map(_essence, said)] == [*map(_essence, messages[: len(said)])]:
+def _extended_history(trajectory: Trajectory, messages: list[Any], tools: list[Any] | None) -> History:
+    """Return the first conversation that `messages` extend, or a new one."""
+    for history in trajectory.histories():
+        so_far = [_plain(message) for message in history.messages()]
+        same_tools = history.tools == tools or (history.tools is None and not so_far)
+        if same_tools and [*map(_identity, so_far)] == [*map(_identity, messages[: len(so_far)])]:
             return history
     trajectory.additional_histories.append(History())
     return trajectory.additional_histories[-1]
 
 
 def _plain(message: Any) -> Any:
-    """A copy as a dict, whether openai's object or a dict was given; what is None or empty is left out."""
+    """Copy a message, openai's object or a dict, to a dict without None and empty values."""
     fields = to_jsonable_python(message, exclude_none=True)
     return {"content": "", **{name: value for name, value in fields.items() if value not in (None, [])}}
 
 
-def _essence(message: Any) -> Any:
-    """What two messages share that are the same: all; of an assistant's what it says and calls, in the API's terms."""
+def _identity(message: Any) -> Any:
+    """Return what equal messages have in common: of the assistant's, content and tool calls; of others, everything."""
     if message.get("role") != "assistant":
         return message
     calls = [(call.get("id"), call.get("function")) for call in message.get("tool_calls", ())]

@@ -1,4 +1,4 @@
-"""A trajectory: what one rollout said, did and earned."""
+"""`Trajectory`: the conversation, reward and metrics of one rollout."""
 
 import time
 from collections.abc import AsyncIterator
@@ -9,14 +9,14 @@ from typing import Any
 import pydantic
 from openai.types.chat.chat_completion import Choice
 
-from art_nb.trajectories.records import decode, encode
+from art_nb.trajectories.records import encode
 from art_nb.types import Messages, MessagesAndChoices, Tools
 
 MetadataValue = float | int | str | bool | None
 
 
 def _with_choices(items: Any) -> Any:
-    """What was a `Choice` before it was serialised is one again; a message is left as it is."""
+    """Turn serialised choices back into `Choice` objects; leave messages as they are."""
     if not isinstance(items, list | tuple):
         return items
     is_choice = {"finish_reason", "message"}.issubset
@@ -27,14 +27,14 @@ def _choice(fields: dict[str, Any]) -> Choice:
     choice = Choice(**fields)
     for name in ("token_logprobs", "token_advantages"):
         if name in fields:
-            setattr(choice, name, [float(x) for x in fields[name]])  # "NaN", "Infinity" are numbers again
+            setattr(choice, name, [float(x) for x in fields[name]])  # parses "NaN" and "Infinity"
     return choice
 
 
 class History(pydantic.BaseModel):
-    """A conversation: messages as plain dicts, and a `Choice` wherever the trained model spoke."""
+    """A conversation: messages as plain dicts, and a `Choice` for each turn of the trained model."""
 
-    # NaN and infinity have no spelling in JSON: they are written as strings, which pydantic reads back
+    # JSON has no NaN and infinity: pydantic writes and reads them as strings
     model_config = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
     messages_and_choices: MessagesAndChoices = []
@@ -43,26 +43,27 @@ class History(pydantic.BaseModel):
     _restore = pydantic.field_validator("messages_and_choices", mode="before")(_with_choices)
 
     def messages(self) -> Messages:
-        """The conversation as plain messages, fit for an API or a chat template; no content is None."""
+        """Return the conversation as plain messages for an API or a chat template; no content is None."""
         return [_message(item) for item in self.messages_and_choices]
 
     def choices(self) -> list[Choice]:
-        """The turns that can be trained on, in order."""
+        """Return the model's turns, which can be trained on, in order."""
         return [item for item in self.messages_and_choices if isinstance(item, Choice)]
 
 
 class Trajectory(History):
-    """One rollout: what was said, what it earned, and whatever else is worth a curve.
+    """One rollout: its conversation, reward, metrics and logs.
 
-    messages_and_choices: the conversation; append `completion.choices[0]` itself where it is to be trained.
-        What another model said (its choice's `policy`), the base in self-play say, is not: see TrainConfig.other_policies.
-    tools: the tools offered to the model, in OpenAI's format.
-    additional_histories: further conversations of the same rollout (of sub-agents, say), trained with it.
-    reward: of the whole trajectory; any finite number by the time it is trained on.
+    messages_and_choices: the conversation; append `completion.choices[0]` itself for turns to train on. Turns that another
+        model sampled (see the choice's `policy`) are not trained on by default: see TrainConfig.other_policies.
+    tools: offered to the model, in OpenAI's format.
+    additional_histories: further conversations of the rollout, for example of sub-agents, trained with it.
+    reward: of the whole trajectory; must be finite when it is trained on.
     turn_rewards: one per `Choice`, in order, `additional_histories` last; None: one reward for all.
-    metrics: numbers to average and plot, and what the rollout took (see `accounts`); metadata: facts to filter by; logs:
-        lines to read.
-    initial_policy_version, final_policy_version: training steps of the policy that began and ended it.
+    metrics: numbers to average and plot, and what the rollout used (see `usage`).
+    metadata: values to filter by. logs: lines of text.
+    initial_policy_version, final_policy_version: training step of the policy at the start and end.
+    rollout_span: start and end in seconds of `time.monotonic`, set when it is gathered; not serialised.
     """
 
     additional_histories: list[History] = []
@@ -74,15 +75,22 @@ class Trajectory(History):
     logs: list[str] = []
     turn_rewards: list[float] | None = None
     start_time: datetime = pydantic.Field(default_factory=datetime.now, exclude=True)
+    rollout_span: tuple[float, float] | None = pydantic.Field(default=None, exclude=True, repr=False)
 
-    _ran: tuple[float, float] | None = None  # see `accounts`
+    def histories(self) -> list[History]:
+        """Return all conversations of the rollout: this one and the additional ones."""
+        return [self, *self.additional_histories]
+
+    def all_choices(self) -> list[Choice]:
+        """Return the model's turns in all conversations, in the order of `turn_rewards`."""
+        return [choice for history in self.histories() for choice in history.choices()]
 
     def log(self, message: str) -> None:
         """Add a line to `logs`."""
         self.logs.append(message)
 
     def finish(self) -> "Trajectory":
-        """Set metrics["duration"], the seconds since the trajectory was made; returns it."""
+        """Set metrics["duration"], the seconds since the trajectory was created; return the trajectory."""
         self.metrics["duration"] = (datetime.now() - self.start_time).total_seconds()
         return self
 
@@ -97,7 +105,7 @@ class Trajectory(History):
             self.metrics[key] = self.metrics.get(key, 0.0) + time.monotonic() - start
 
     def for_logging(self) -> dict[str, Any]:
-        """A dict to print: the messages, each with `trainable`, and all else but the additional histories."""
+        """Return a dict to print: messages, each with `trainable`, and all fields except additional histories."""
         fields = ("reward", "initial_policy_version", "final_policy_version", "metrics", "metadata")
         return {
             **{name: getattr(self, name) for name in fields},
@@ -110,41 +118,29 @@ class Trajectory(History):
         }
 
     def record(
-        self,
-        *,
-        step: int = 0,
-        split: str = "train",
-        group: int = 0,
-        index: int = 0,
-        advantage: float | None = None,
+        self, *, step: int = 0, split: str = "train", group: int = 0, index: int = 0, advantage: float | None = None
     ) -> dict[str, Any]:
-        """The trajectory as one JSON object (see `records`), placed by step, split, group and index.
+        """Return the trajectory as one JSON object (see `records`).
 
-        advantage: None takes the mean over the tokens that were trained on, if any.
+        advantage: None: the mean over the tokens trained on, if any.
         Raises: ValueError when `turn_rewards` does not have one entry per Choice.
         """
         return encode(self, step=step, split=split, group=group, index=index, advantage=advantage)
-
-    @classmethod
-    def from_record(cls, record: dict[str, Any]) -> "Trajectory":
-        """The trajectory of a record. Its choices have `token_texts`, `token_logprobs`, but no token ids."""
-        return cls(**decode(record))
 
     def __str__(self) -> str:
         return f"Trajectory(reward={self.reward}, metrics={self.metrics}, metadata={self.metadata})"
 
 
 def _message(item: Any) -> Any:
-    """As a dict. By hand where pydantic would do as well: a long conversation's messages are asked for every turn."""
+    """Return the message as a dict. Not by pydantic, which is slow: long conversations are converted every turn."""
     if not isinstance(item, Choice):
         return dict(item) if item.get("content") is not None else {**item, "content": ""}
-    said = item.message
-    message: dict[str, Any] = {"role": "assistant", "content": said.content or ""}
-    if said.tool_calls:
+    message: dict[str, Any] = {"role": "assistant", "content": item.message.content or ""}
+    if item.message.tool_calls:
         message["tool_calls"] = [
             {"id": c.id, "type": "function", "function": {"name": c.function.name, "arguments": c.function.arguments}}
             if c.type == "function"
             else c.model_dump(mode="json")
-            for c in said.tool_calls
+            for c in item.message.tool_calls
         ]
     return message

@@ -1,6 +1,6 @@
-"""`art.utils`: ART's home of `iterate_dataset`, `retry` and other small things, each in a module of its name.
+"""ART's `art.utils`: small functions for training scripts, each in a module of its name.
 
-`benchmarking` compares models, `sft` makes lessons of demonstrations.
+`benchmarking` compares models, `sft` prepares demonstrations, `deployment` uploads checkpoints.
 """
 
 from art_nb.utils.format_message import format_message

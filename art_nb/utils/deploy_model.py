@@ -1,16 +1,4 @@
-"""`art.utils.deploy_model`, the older home of `art.utils.deployment`."""
+"""`art.utils.deploy_model`: an older import path of `art.utils.deployment`."""
 
-from art_nb.utils.deployment import (
-    DeploymentConfig,
-    DeploymentResult,
-    Provider,
-    TogetherDeploymentConfig,
-    WandbDeploymentConfig,
-    deploy_model,
-    deploy_wandb,
-)
-
-__all__ = [
-    "DeploymentConfig", "DeploymentResult", "Provider", "TogetherDeploymentConfig", "WandbDeploymentConfig", "deploy_model",
-    "deploy_wandb",
-]  # fmt: skip
+from art_nb.utils.deployment import *  # noqa: F403
+from art_nb.utils.deployment import __all__ as __all__

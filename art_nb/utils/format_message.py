@@ -1,4 +1,4 @@
-"""`format_message`: a message to read."""
+"""`format_message`: a chat message as readable text."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from art_nb.types import Message
 
 
 def format_message(message: Message) -> str:
-    """A message as text to read: its role, what it says, and the functions that it calls."""
+    """Return a message's role, content and tool calls as text."""
     fields: Any = message
     calls = [call["function"] for call in fields.get("tool_calls") or () if "function" in call]
-    said = [str(fields.get("content") or ""), *(f"{function['name']}({function['arguments']})" for function in calls)]
-    return "\n".join([f"{fields['role'].capitalize()}:", *filter(None, said)])
+    lines = [str(fields.get("content") or ""), *(f"{function['name']}({function['arguments']})" for function in calls)]
+    return "\n".join([f"{fields['role'].capitalize()}:", *filter(None, lines)])

@@ -1,4 +1,4 @@
-"""`get_model_step`: how far a model was trained, from its files alone."""
+"""`get_model_step`: a model's latest training step, from its files alone."""
 
 from pathlib import Path
 
@@ -7,5 +7,5 @@ from art_nb.storage import checkpoints
 
 
 def get_model_step(model: Model, art_path: str) -> int:
-    """The step of the latest checkpoint under `art_path`, the path of a backend; 0 when there is none."""
+    """Return the step of the latest checkpoint under `art_path`, a backend's path; 0 without a checkpoint."""
     return checkpoints.latest(Path(art_path) / model.project / "models" / model.name / "checkpoints") or 0

@@ -5,5 +5,5 @@ from art_nb.types import Messages
 
 
 def get_trajectory_messages(trajectory: Trajectory) -> Messages:
-    """The conversation as plain messages: `trajectory.messages()`."""
+    """Return the conversation as plain messages: `trajectory.messages()`."""
     return trajectory.messages()

@@ -13,10 +13,7 @@ T = TypeVar("T")
 
 @dataclass
 class DatasetBatch(Generic[T]):
-    """The items of one training step.
-
-    All count from 0. step: over all epochs; epoch_step: within its epoch.
-    """
+    """The items of one training step. step counts over all epochs, epoch_step within one; all from 0."""
 
     items: list[T]
     step: int
@@ -25,38 +22,27 @@ class DatasetBatch(Generic[T]):
 
 
 def iterate_dataset(
-    dataset: list[T],
-    groups_per_step: int = 1,
-    num_epochs: int = 1,
-    initial_step: int = 0,
-    use_tqdm: bool = True,
+    dataset: list[T], groups_per_step: int = 1, num_epochs: int = 1, initial_step: int = 0, use_tqdm: bool = True
 ) -> Iterator[DatasetBatch[T]]:
-    """Go through `dataset` in batches, shuffled anew in each epoch, the same way in every run.
+    """Iterate over `dataset` in batches, shuffled per epoch, in the same order in every run.
 
     Args:
-        groups_per_step: items in a batch; the last batch of an epoch may hold fewer.
-        initial_step: the first step to yield: pass `await model.get_step()` to go on where a run stopped.
+        groups_per_step: items per batch; an epoch's last batch may be smaller.
+        initial_step: first step to yield; pass `await model.get_step()` to resume a run.
         use_tqdm: show a progress bar.
 
-    The order of epoch e is ART's: `random.Random(e)` shuffles the indices. The global generator is untouched.
+    The order of epoch e is ART's: `random.Random(e)` shuffles the indices. The global generator is not used.
     """
     if groups_per_step < 1:
         raise ValueError(f"iterate_dataset: groups_per_step is {groups_per_step}; give 1 or more.")
     per_epoch = math.ceil(len(dataset) / groups_per_step)
     total = per_epoch * num_epochs
     hidden = not (use_tqdm and total)
-    with tqdm(
-        initial=initial_step, total=total, desc="Iterating dataset", unit="batch", disable=hidden
-    ) as bar:
+    with tqdm(initial=initial_step, total=total, desc="Iterating dataset", unit="batch", disable=hidden) as bar:
         for step in range(initial_step, total):
             epoch, epoch_step = divmod(step, per_epoch)
-            order = _shuffled(len(dataset), epoch)
+            order = list(range(len(dataset)))
+            random.Random(epoch).shuffle(order)
             chosen = order[epoch_step * groups_per_step : (epoch_step + 1) * groups_per_step]
             yield DatasetBatch([dataset[i] for i in chosen], step, epoch, epoch_step)
             bar.update(1)
-
-
-def _shuffled(size: int, epoch: int) -> list[int]:
-    order = list(range(size))
-    random.Random(epoch).shuffle(order)
-    return order

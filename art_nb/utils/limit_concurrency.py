@@ -1,4 +1,4 @@
-"""`limit_concurrency`: no more than so many calls at once."""
+"""`limit_concurrency`: limit how many calls of a function run at once."""
 
 import asyncio
 from collections import defaultdict
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def limit_concurrency(n: int, derive_key: Callable[..., str] | None = None) -> Callable[[Callable], Callable]:
-    """A decorator for async functions: at most `n` calls run at once, or `n` for each key that `derive_key(*args)` gives."""
+    """Decorate an async function so that at most `n` calls run at once; with `derive_key(*args)`, `n` per key."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         running: defaultdict[str | None, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(n))

@@ -1,4 +1,4 @@
-"""`convert_litellm_choice_to_openai`: what LiteLLM answered, as a trajectory takes it."""
+"""`convert_litellm_choice_to_openai`: LiteLLM's choice as openai's, for a trajectory."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from openai.types.chat.chat_completion import Choice
 
 
 def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
-    """The choice of a completion by LiteLLM as one of OpenAI's: message, tool calls, log-probabilities.
+    """Convert the choice of a LiteLLM completion: message, tool calls, log-probabilities.
 
-    Raises: ValueError for a choice of a stream, or one that no assistant said.
+    Raises: ValueError for a streaming chunk's choice, or a message of another role than assistant.
     """
     fields = litellm_choice.model_dump()
     if (fields.get("message") or {}).get("role") != "assistant":
-        raise ValueError(f"expected the choice of a whole answer by an assistant, got {str(fields)[:200]}")
+        raise ValueError(f"expected a choice with an assistant's whole message, got {str(fields)[:200]}")
     known = {name: fields[name] for name in Choice.model_fields if name in fields}
     message = {name: known["message"].get(name) for name in ("role", "content", "refusal", "tool_calls")}
     return Choice.model_validate({"logprobs": None, **known, "message": message})

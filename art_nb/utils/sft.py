@@ -1,6 +1,6 @@
-"""`art.utils.sft`: demonstrations from a file or a list, cut into calls of `model.train_sft`, each with its learning rates.
+"""ART's `art.utils.sft`: split demonstrations into calls of `model.train_sft`, with their learning rates.
 
-A file holds one conversation a line, as JSON: {"messages": [...], "tools": [...]}, tools only where there are any.
+A .jsonl file holds one conversation per line: {"messages": [...], "tools": [...]}; "tools" may be absent.
 """
 
 import json
@@ -21,7 +21,7 @@ Schedule = Literal["cosine", "linear", "constant"]
 
 
 class SFTChunk(NamedTuple):
-    """What one call of `model.train_sft` takes. step, epoch_step: batches before it, over all epochs and in its own."""
+    """Arguments of one `model.train_sft` call. step, epoch_step: batches before it, in all epochs and in its own."""
 
     trajectories: list[Trajectory]
     config: TrainSFTConfig
@@ -31,24 +31,20 @@ class SFTChunk(NamedTuple):
 
 
 def create_lr_schedule(
-    total_steps: int,
-    peak_lr: float,
-    method: Schedule = "linear",
-    warmup_steps: int = 0,
-    min_lr: float = 0.0,
+    total_steps: int, peak_lr: float, method: Schedule = "linear", warmup_steps: int = 0, min_lr: float = 0.0
 ) -> list[float]:
-    """The learning rate of each step: up to `peak_lr` in a straight line, then by `method` down to `min_lr`, or constant.
+    """Return the learning rate of each step: linear warmup to `peak_lr`, then decay to `min_lr` by `method`, or constant.
 
-    Raises: ValueError when there is no such method.
+    Raises: ValueError for an unknown method.
     """
     if method not in ("cosine", "linear", "constant"):
         raise ValueError(f"method is {method!r}: expected 'cosine', 'linear' or 'constant'")
     rates = [min_lr + (peak_lr - min_lr) * (step + 1) / warmup_steps for step in range(min(warmup_steps, total_steps))]
-    falling = total_steps - warmup_steps
-    for step in range(falling):
-        gone = step / max(1, falling - 1)  # from 0 to 1
-        left = {"constant": 1.0, "linear": 1.0 - gone, "cosine": (1.0 + math.cos(math.pi * gone)) / 2}[method]
-        rates.append(min_lr + (peak_lr - min_lr) * left)
+    decay_steps = total_steps - warmup_steps
+    for step in range(decay_steps):
+        progress = step / max(1, decay_steps - 1)  # from 0 to 1
+        factor = {"constant": 1.0, "linear": 1.0 - progress, "cosine": (1.0 + math.cos(math.pi * progress)) / 2}[method]
+        rates.append(min_lr + (peak_lr - min_lr) * factor)
     return rates
 
 
@@ -65,15 +61,15 @@ def create_sft_dataset_iterator(
     initial_step: int = 0,
     show_progress: bool = True,
 ) -> Iterator[SFTChunk]:
-    """Cut demonstrations into chunks for `await model.train_sft(chunk.trajectories, chunk.config)`.
+    """Split demonstrations into chunks for `await model.train_sft(chunk.trajectories, chunk.config)`.
 
     Args:
-        chunk_size: batches in a chunk, and so optimizer steps in a call; a call leaves a checkpoint.
-        batch_size: trajectories of one optimizer step.
-        peak_lr, schedule_type, warmup_ratio: of a schedule over all epochs; warmup_ratio: the share of it that goes up.
+        chunk_size: batches per chunk, which are the optimizer steps of one call; each call writes a checkpoint.
+        batch_size: trajectories per optimizer step.
+        peak_lr, schedule_type, warmup_ratio: of a schedule over all epochs; warmup_ratio is a share of its steps.
         shuffle, seed: the order of epoch e is ART's: `random.Random(seed + e)` shuffles the trajectories.
-        initial_step: go on with the chunk that this batch is in, counted over all epochs.
-        show_progress: show a bar.
+        initial_step: start with the chunk that contains this batch, counted over all epochs.
+        show_progress: show a progress bar.
 
     Raises: ValueError when chunk_size or batch_size is less than 1.
     """
@@ -98,39 +94,31 @@ def create_sft_dataset_iterator(
 
 
 def get_file_row_count(file_path: str) -> int:
-    """Lines of a .jsonl file that are not empty. Raises: ValueError when its name has another end."""
-    with _opened(file_path) as lines:
-        return sum(bool(line.strip()) for line in lines)
+    """Count the non-empty lines of a .jsonl file. Raises: ValueError for another extension."""
+    return sum(1 for _ in _lines(file_path))
 
 
 def iterate_file(
-    file_path: str,
-    epochs: int = 1,
-    shuffle_buffer_size: int = 10000,
-    seed: int = 42,
-    initial_skip: int = 0,
+    file_path: str, epochs: int = 1, shuffle_buffer_size: int = 10000, seed: int = 42, initial_skip: int = 0
 ) -> Iterator[Trajectory]:
-    """The conversations of a file, `epochs` times, shuffled as ART does: each is drawn from so many that wait.
+    """Iterate over a file's conversations, `epochs` times, in ART's order: each is drawn from a shuffle buffer.
 
-    initial_skip: leave out so many of the first ones.
+    initial_skip: conversations to skip at the start.
 
-    Raises: ValueError when the file's name does not end in .jsonl, or a line holds no conversation; it says which line.
+    Raises: ValueError when the file's extension is not .jsonl, or a line holds no conversation; with the line's number.
     """
-    return islice(_shuffled(file_path, epochs, shuffle_buffer_size, seed), initial_skip, None)
 
+    def shuffled() -> Iterator[Trajectory]:
+        for epoch in range(epochs):
+            generator, buffer = random.Random(seed + epoch), list[Trajectory]()
+            for number, line in _lines(file_path):
+                buffer.append(_conversation(line, f"{file_path}, line {number}"))
+                if len(buffer) >= shuffle_buffer_size:
+                    yield buffer.pop(generator.randint(0, len(buffer) - 1))
+            generator.shuffle(buffer)
+            yield from buffer
 
-def _shuffled(file_path: str, epochs: int, waiting_at_most: int, seed: int) -> Iterator[Trajectory]:
-    for epoch in range(epochs):
-        draws, waiting = random.Random(seed + epoch), list[Trajectory]()
-        with _opened(file_path) as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                waiting.append(_conversation(line, f"{file_path}, line {number}"))
-                if len(waiting) >= waiting_at_most:
-                    yield waiting.pop(draws.randint(0, len(waiting) - 1))
-        draws.shuffle(waiting)
-        yield from waiting
+    return islice(shuffled(), initial_skip, None)
 
 
 async def train_sft_from_file(
@@ -147,14 +135,12 @@ async def train_sft_from_file(
     verbose: bool = False,
     shuffle_buffer_size: int = 10000,
 ) -> None:
-    """One call of `model.train_sft` on the conversations of a file.
+    """Call `model.train_sft` once with the conversations of a file, which are held in memory.
 
     Args:
-        initial_step, final_step: from this batch up to that one, of all epochs together; None: to the end.
-        verbose: print how much is trained on, and at which rates.
-        Others: as of `create_sft_dataset_iterator` and `iterate_file`.
-
-    What lies between the two steps is in memory while it is trained on.
+        initial_step, final_step: range of batches, counted over all epochs; None: to the end.
+        verbose: print the number of batches and the learning rate.
+        Others: as in `create_sft_dataset_iterator` and `iterate_file`.
     """
     total = math.ceil(get_file_row_count(file_path) * epochs / batch_size)
     schedule = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))
@@ -169,14 +155,15 @@ async def train_sft_from_file(
 
 
 def resolve_sft_batch_size(*, batch_size: int | Literal["auto"], default_batch_size: int) -> int:
-    """The size that is meant: "auto" means the default."""
+    """Replace "auto" by the default."""
     return default_batch_size if batch_size == "auto" else batch_size
 
 
-def _opened(file_path: str) -> Any:
+def _lines(file_path: str) -> Iterator[tuple[int, str]]:
     if not file_path.endswith(".jsonl"):
         raise ValueError(f"{file_path!r}: expected a .jsonl file, one conversation a line")
-    return Path(file_path).open(encoding="utf-8")
+    with Path(file_path).open(encoding="utf-8") as file:
+        yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
 
 
 def _conversation(line: str, where: str) -> Trajectory:

@@ -1,21 +1,11 @@
-"""What a notebook shows live: training, trajectories, groups; and drawings to drag that explain GRPO.
+"""Live views in a notebook: training, trajectories, groups, servers.
 
-Knows records, the tasks whose tools it draws, and the browser. Knows nothing about models or backends.
+Knows trajectory records and the browser. Knows nothing about tasks, models or backends.
 """
 
-from .advantage_explorer import AdvantageExplorer
-from .chat_widget import ChatWidget
 from .group_view import GroupView
-from .judge_view import JudgeView
-from .kl_explorer import KLExplorer
 from .live_page import LivePage
-from .repair_view import RepairView
-from .surrogate_explorer import SurrogateExplorer
-from .token_lens import TokenLens
 from .training_view import TrainingView
-from .trajectory_viewer import TrajectoryViewer
+from .trajectory_viewer import TaskPane, TrajectoryViewer
 
-__all__ = [
-    "AdvantageExplorer", "ChatWidget", "GroupView", "JudgeView", "KLExplorer", "LivePage", "RepairView", "SurrogateExplorer",
-    "TokenLens", "TrainingView", "TrajectoryViewer",
-]  # fmt: skip
+__all__ = ["GroupView", "LivePage", "TaskPane", "TrainingView", "TrajectoryViewer"]

@@ -1,6 +1,6 @@
-// What the three widgets share: building elements, formatting numbers, following the theme, scales, playing back lists.
-// Each widget's module is this file followed by its own (see view.py), so nothing is imported and nothing is downloaded.
-// Text reaches the page as text nodes only: what a model wrote is never read as HTML.
+// Functions that all widgets share: elements, number formats, themes, scales, virtual lists.
+// Each widget's module is this file followed by its own (see view.py), so nothing is imported or downloaded.
+// Text is inserted as text nodes only, so that a model's output is never parsed as HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -50,7 +50,7 @@ function extent(values) {
   return [lo, hi];
 }
 
-/** At most about n round numbers that lie in [lo, hi]. */
+/** About n round numbers in [lo, hi]. */
 function ticks(lo, hi, n) {
   const raw = (hi - lo) / Math.max(1, n);
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -73,7 +73,7 @@ function linePath(points) {
   return path;
 }
 
-/** Light or dark, read from what lies behind the widget, so that any host's theme is followed. */
+/** "light" or "dark", from the background colour behind the widget, so that it follows any host's theme. */
 function themeBehind(node) {
   for (let at = node.parentElement; at; at = at.parentElement) {
     const [r, g, b, a = 1] = (getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? []).map(Number);
@@ -82,9 +82,9 @@ function themeBehind(node) {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-/** Put a widget's root into el. `redraw` runs once it has a width and whenever that or the theme changes. */
+/** Append a widget's root to el. `redraw` runs when the root has a width, and when that or the theme changes. */
 function mount(el, name, redraw) {
-  // The attribute keeps JupyterLab from taking the arrow keys for its cells.
+  // The attribute stops JupyterLab from handling the arrow keys.
   const root = h("div", { class: `art-nb an-${name}`, "data-lm-suppress-shortcuts": "true" });
   el.append(root);
   let [width, frame] = [0, 0];
@@ -123,7 +123,7 @@ function tooltip(root) {
   return { show, hide };
 }
 
-/** A list of which only the rows in sight are in the page. */
+/** A list that renders only the visible rows. */
 function virtualList(box, rowHeight, renderRow) {
   const space = h("div", { class: "an-space" });
   box.append(space);

@@ -1,8 +1,8 @@
-// The groups of one step side by side: a dot for each trajectory, on a strip that shows the middle half and the mean.
+// A plot of one step's groups: a dot per trajectory, on a strip with the mean and the middle half.
 
 const WIDEST_STRIP = 64;
 
-/** What GRPO sees in a group. `silent`: all rewards are equal but for rounding, as training has it. */
+/** Statistics of a group. `silent`: all rewards are equal up to rounding, as in training. */
 function groupFacts(rewards) {
   const sorted = [...rewards].sort((a, b) => a - b);
   const n = sorted.length;
@@ -22,13 +22,13 @@ function describeGroup(groups, i) {
   const name = `Group ${i + 1} of ${groups.length}`;
   if (!groups[i].length) return `${name}: no trajectory, every rollout failed.`;
   const { n, low, high, mean, spread, q1, q3, silent } = groupFacts(groups[i]);
-  if (n === 1) return `${name}: one trajectory, reward ${fmt(mean)}. There is nothing to compare it with: no signal.`;
+  if (n === 1) return `${name}: one trajectory, reward ${fmt(mean)}. There is nothing to compare it to: no signal.`;
   if (silent) return `${name}: all ${n} trajectories earned ${fmt(mean)}: no difference, no signal.`;
   return `${name}: ${n} trajectories, rewards ${fmt(low)} to ${fmt(high)}, the middle half ${fmt(q1)} to ${fmt(q3)}, ` +
     `mean ${fmt(mean)}, standard deviation ${fmt(spread)}.`;
 }
 
-/** Dots that would cover each other stand side by side: [dots away from the centre, reward] for each trajectory. */
+/** [offset from the centre in dots, reward] for each trajectory, so that dots do not overlap. */
 function sideBySide(rewards, y, size) {
   const rows = new Map();
   for (const reward of rewards) {
@@ -39,7 +39,7 @@ function sideBySide(rewards, y, size) {
   return [...rows.values()].flatMap((row) => row.map((reward, k) => [k - (row.length - 1) / 2, reward]));
 }
 
-/** SVG parts for the groups between `left` and `right`; `y` places a reward. Group `picked` has a frame from `top` to `bottom`. */
+/** SVG elements of the groups between `left` and `right`; `y` maps a reward. Group `picked` has a frame from `top` to `bottom`. */
 function groupStrips(groups, y, { left, right, top, bottom }, picked) {
   const pitch = (right - left) / groups.length;
   const width = Math.min(WIDEST_STRIP, pitch * 0.82);

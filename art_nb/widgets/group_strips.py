@@ -1,20 +1,20 @@
-"""The groups of one step as a still picture: a dot for each trajectory, on a strip with the middle half and the mean."""
+"""A static plot of one step's groups: a dot per trajectory, on a strip with the mean and the middle half."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 
-from .view import BLUE, GREY, ORANGE, calm
+from .view import BLUE, GREY, ORANGE, style_axes
 
-ROWS = 36  # dots that fit one above the other
+ROWS = 36  # rows of dots
 LIGHT, DARK = "#eceff2", "#cfd5db"
 
 
 def draw_strips(axes, train: list[dict]) -> None:
-    """Draw the last row of `train` that has group_rewards. The same picture as group_strips.js draws in the browser."""
+    """Plot the last row of `train` that has group_rewards, as group_strips.js does in the browser."""
     row: dict = next((row for row in reversed(train) if row.get("group_rewards")), {})
     groups: list[list[float]] = row.get("group_rewards", [])
-    calm(axes, f"Groups of step {row['step']} (dot: a trajectory)" if groups else "Groups: no rewards by group")
+    style_axes(axes, f"Groups of step {row['step']} (dot: a trajectory)" if groups else "Groups: no rewards by group")
     axes.set_xticks([])
     if not any(groups):
         return
@@ -24,24 +24,25 @@ def draw_strips(axes, train: list[dict]) -> None:
     most = max(0.5, *(away for group in placed for away, _ in group))
     radius = min(2.2, max(0.8, 40 / len(groups)))
     step = min(0.38 / most, 0.03 * radius * len(groups) / 2.2)
-    silent = [len(group) > 0 and is_silent(group) for group in groups]
+    silent = [len(group) > 0 and all_equal(group) for group in groups]
     for i, group in enumerate(groups):
-        _draw_group(axes, i, group, placed[i], step, radius, silent[i])
+        if group:
+            _draw_group(axes, i, group, placed[i], step, radius, silent[i])
     axes.set_xlim(-0.6, len(groups) - 0.4)
     legend = f"blue above the mean, orange below; {sum(silent) or 'none'} of {len(groups)} all equal (ring)"
     axes.set_xlabel(legend, fontsize=7.5, color=GREY)
 
 
 def side_by_side(rewards: list[float], size: float) -> list[tuple[float, float]]:
-    """(dots away from the centre, reward) for each trajectory; rewards within `size` share a row."""
+    """Return (offset from the centre in dots, reward) for each trajectory; rewards within `size` share a row."""
     rows = defaultdict(list)
     for reward in rewards:
         rows[round(reward / size)].append(reward)
     return [(k - (len(row) - 1) / 2, reward) for row in rows.values() for k, reward in enumerate(row)]
 
 
-def is_silent(rewards: list[float]) -> bool:
-    """Whether all rewards are equal but for rounding, as in `training.sequences`."""
+def all_equal(rewards: list[float]) -> bool:
+    """Return whether all rewards are equal up to rounding, as in `training.sequences`."""
     low, high = min(rewards), max(rewards)
     return high - low <= 1e-9 * max(1.0, abs(low), abs(high))
 
@@ -49,8 +50,6 @@ def is_silent(rewards: list[float]) -> bool:
 def _draw_group(axes, i: int, rewards: list[float], placed: list, step: float, radius: float, silent: bool) -> None:
     import numpy
 
-    if not rewards:
-        return
     mean = sum(rewards) / len(rewards)
     if silent:
         axes.plot(i, mean, "o", markersize=2 * radius + 1, markerfacecolor="none", markeredgecolor=GREY, markeredgewidth=1)

@@ -1,4 +1,4 @@
-// GroupView in the browser: the rewards of one group and the advantages that follow from them, side by side.
+// GroupView in the browser: the rewards and advantages of one group, side by side.
 
 const LINE = 24;
 
@@ -76,8 +76,8 @@ function render({ model, el }) {
     numbers.textContent = `${size} ${size === 1 ? "trajectory" : "trajectories"}  ·  mean ${fmt(group.mean)}  ·  std ${fmt(group.std)}`;
     notice.hidden = group.std > 0;
     notice.textContent = size === 1
-      ? "No signal: a group of one has nothing to be compared with. Its advantage is zero and it teaches nothing."
-      : "No signal: every reward is equal. All advantages are zero, and this group teaches nothing.";
+      ? "No signal: a group of one has nothing to compare to. Its advantage is zero, so it has no effect on training."
+      : "No signal: every reward is equal. All advantages are zero, so this group has no effect on training.";
     explain();
   }
 
@@ -85,8 +85,8 @@ function render({ model, el }) {
     const group = groups[at];
     for (const member of chart.querySelectorAll(".an-member")) member.classList.toggle("an-on", Number(member.dataset.i) === hovered);
     if (hovered == null) {
-      detail.textContent = "Dots: rewards; line and band: mean ± one standard deviation. Bars: advantages, that is by how much " +
-        "each trajectory's tokens are made more (right) or less likely (left).";
+      detail.textContent = "Dots: rewards; line and band: mean ± one standard deviation. Bars: advantages: how much more (right) or " +
+        "less likely (left) training makes each trajectory's tokens.";
       return;
     }
     const [reward, advantage] = [group.rewards[hovered], group.advantages[hovered]];

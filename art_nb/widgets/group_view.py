@@ -1,4 +1,4 @@
-"""GroupView: the rewards of one group, their mean and spread, and the advantages that follow."""
+"""`GroupView`: the rewards of one group, their mean and standard deviation, and the advantages."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import statistics
 
 import traitlets as t
 
-from .view import BLUE, GREY, ORANGE, View, calm, figure, module, number, plain, png, record_list, table
+from .view import BLUE, GREY, ORANGE, View, figure, module, number, plain, png, record_list, style_axes, table
 
 
 class GroupView(View):
-    """Groups side by side: pick one; each trajectory's reward and advantage.
+    """Shows each trajectory's reward and advantage in a selected group.
 
-    records: trajectory records (see Trajectory.record). A record without an advantage gets GRPO's: the reward less the
-    group's mean, divided by its standard deviation (ddof 1) + 1e-4. Source: DeepSeekMath, section 4.1.2; TRL.
+    records: trajectory records (see Trajectory.record). A record without an advantage gets GRPO's: reward minus the group's
+    mean, divided by its standard deviation (ddof 1) + 1e-4. Source: DeepSeekMath, section 4.1.2; TRL.
 
     Raises: ValueError when there is no record or one lacks a key.
     """
@@ -45,11 +45,11 @@ class GroupView(View):
         names = [str(i) for i in group["index"]]
         fig = figure(8, 1.1 + 0.24 * min(24, len(names)))
         left, right = fig.subplots(1, 2, sharey=True)
-        calm(left, "Reward (line and band: mean ± std)")
+        style_axes(left, "Reward (line and band: mean ± std)")
         left.axvspan(group["mean"] - group["std"], group["mean"] + group["std"], color=GREY, alpha=0.1, linewidth=0)
         left.axvline(group["mean"], color=GREY, linewidth=1, linestyle="--")
         left.plot(group["rewards"], names, "o", color="#1f2328", markersize=5)
-        calm(right, "Advantage" if group["std"] else "No signal: every reward is equal")
+        style_axes(right, "Advantage" if group["std"] else "No signal: every reward is equal")
         right.barh(names, group["advantages"], color=[ORANGE if a < 0 else BLUE for a in group["advantages"]], height=0.6)
         right.axvline(0, color=GREY, linewidth=0.8)
         left.invert_yaxis()

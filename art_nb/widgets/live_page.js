@@ -1,5 +1,5 @@
-// The live page of a server in a frame. A page may be framed by its own origin alone, so it comes through JupyterLab's proxy
-// (jupyter-server-proxy, at proxy/PORT/ below JupyterLab's own address); where there is none, a link leads to it.
+// The live page of a server in a frame. Only its own origin may frame the page, so it is loaded through JupyterLab's proxy
+// (jupyter-server-proxy, at proxy/PORT/ below JupyterLab's URL); without a proxy, a link is shown.
 
 const element = (tag, attrs, ...children) => {
   const node = document.createElement(tag);
@@ -8,7 +8,7 @@ const element = (tag, attrs, ...children) => {
   return node;
 };
 
-/** The server's address below JupyterLab's, if JupyterLab can reach it. */
+/** The server's URL through JupyterLab's proxy, or null if that does not reach it. */
 async function proxied(address) {
   const config = document.getElementById("jupyter-config-data");
   if (!config || !["127.0.0.1", "localhost"].includes(address.hostname)) return null;
@@ -18,15 +18,15 @@ async function proxied(address) {
 }
 
 async function render({ model, el }) {
-  el.classList.add("art-nb");  // it is alive: what stands for it otherwise is hidden (view.py)
+  el.classList.add("art-nb");  // hides the static picture (view.py)
   const address = new URL(model.get("address"));
   const near = await proxied(address);
   const page = near ?? address;
   page.hash = new URLSearchParams({ code: model.get("code") });
   const seen = "color: var(--an-blue); text-decoration: underline";
   const attrs = { href: page, target: "_blank", rel: "noopener", style: seen };
-  const link = element("a", attrs, near ? "in a tab of its own" : address.href);
-  const text = near ? "Open it " : "The live page of the server, which runs where this notebook runs: ";
+  const link = element("a", attrs, near ? "in a new tab" : address.href);
+  const text = near ? "Open it " : "The live page of the server, on the machine that runs this notebook: ";
   el.append(element("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
   if (!near) return;
   const look = "width: 100%; height: 560px; resize: vertical; overflow: auto; border: 1px solid #8888; border-radius: 8px";

@@ -1,4 +1,4 @@
-"""LivePage: the live page of a server (`art-nb serve`) inside a notebook, through JupyterLab's own proxy."""
+"""`LivePage`: the live page of a server (`art-nb serve`) inside a notebook, through JupyterLab's proxy."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from .view import HERE, View
 
 
 class LivePage(View):
-    """The page in a frame, where JupyterLab runs jupyter-server-proxy on the server's machine; elsewhere a link to it.
+    """The page in a frame if JupyterLab runs jupyter-server-proxy on the server's machine, else a link.
 
-    address: of the server, e.g. "http://127.0.0.1:8000". code: opens the page once; no secret is kept in the notebook.
+    address: of the server, e.g. "http://127.0.0.1:8000". code: a one-time code, so that no secret is saved in the notebook.
     """
 
     _esm = (HERE / "live_page.js").read_text("utf-8")

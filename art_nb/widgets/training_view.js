@@ -1,28 +1,27 @@
-// TrainingView in the browser: small multiples that share one step axis and one cursor.
+// TrainingView in the browser: charts that share one step axis and one cursor.
 
 const HELP = {
-  reward: "Line: mean reward of the batch. Band: the standard deviation inside a group, averaged over the groups, up and down. " +
-    "GRPO learns only from differences inside a group: where the band closes there is nothing left to learn from. The mean is " +
-    "noisy from step to step: judge the trend over some 20 steps, and the validation points (diamonds).",
-  groups: "One strip for each group, one dot for each trajectory, on the scale of the reward chart. Learning makes more likely " +
-    "what earned more than its group's mean (blue, above the line) and less likely what earned less (orange), the further " +
-    "away the more. Stronger shade: the middle half of the group. A ring: all earned the same, nothing to learn from. " +
-    "Turns that have rewards of their own are compared turn by turn; here they show as what the whole trajectory earned.",
-  kl: "How far the policy has moved from the base model, in nats per token. It should grow slowly. A jump together with a " +
+  reward: "Line: mean reward of the batch. Band: ± the standard deviation within a group, averaged over the groups. GRPO uses " +
+    "only differences within a group: where the band closes, there is no training signal. The mean is noisy from step to step: " +
+    "look at the trend over some 20 steps, and at the validation points (diamonds).",
+  groups: "One strip per group, one dot per trajectory, on the scale of the reward chart. Training makes trajectories above " +
+    "their group's mean (blue) more likely and those below (orange) less likely, in proportion to the distance. Dark shade: the " +
+    "middle half of the group. Ring: all rewards are equal, no signal. Turn rewards are compared turn by turn; the chart " +
+    "shows the reward of the whole trajectory.",
+  kl: "KL divergence of the policy from the base model, in nats per token. It should grow slowly. A jump together with a " +
     "falling reward means that the learning rate is too high.",
-  entropy: "How undecided the policy is, in nats per token. It falls while the policy learns. Near zero, all trajectories of a " +
-    "group are alike and there is nothing left to compare: raise the temperature or lower the learning rate.",
-  clip_fraction: "Share of tokens whose probability ratio left the clip range. With one update for each batch the ratio is " +
+  entropy: "Entropy of the policy, in nats per token. It falls during training. Near zero, all trajectories of a group are " +
+    "the same and there is no signal: raise the temperature or lower the learning rate.",
+  clip_fraction: "Share of tokens whose probability ratio is outside the clip range. With one update per batch the ratio is " +
     "1 and this is 0; it grows when a batch is used for several updates.",
-  speed: "Tokens per second: sampled while gathering (first number) and trained on (second).",
-  loss: "About zero is right, not a fault. With one update for each batch every probability ratio is 1, and the advantages " +
-    "of a group are centred on zero, so the loss is close to their mean. Its gradient is not zero. Whether it learns shows in " +
-    "reward, entropy and KL.",
-  "costs/all": "What the step cost, as far as prices are known: calls of APIs, the judge, the machine. model.history() has the parts.",
-  duration: "Seconds that a rollout took on average. Rollouts run side by side, so these overlap.",
-  sampled_tokens: "Tokens that the model sampled in a rollout, and its share of those that the judge read and wrote, on average.",
-  cost_usd: "What the API calls of a rollout cost, and its share of what the judge cost, on average.",
-  task: "A number that the task reports for each trajectory, averaged over the batch. Diamonds: validation.",
+  speed: "Tokens per second: sampled (first number) and trained on (second).",
+  loss: "A loss near zero is correct. With one update per batch every probability ratio is 1, and the advantages of a group " +
+    "are centred on zero, so the loss is close to their mean; its gradient is not zero. Progress shows in reward, entropy and KL.",
+  "costs/all": "Cost of the step, where prices are known: API calls, the judge, the machine. model.history() has the parts.",
+  duration: "Mean duration of a rollout in seconds. Rollouts run concurrently, so their durations overlap.",
+  sampled_tokens: "Mean tokens sampled per rollout, and mean share of the judge's tokens per rollout.",
+  cost_usd: "Mean cost of a rollout's API calls, and mean share of the judge's cost per rollout.",
+  task: "A metric that the task reports for each trajectory, averaged over the batch. Diamonds: validation.",
 };
 const TILES = [
   { key: "kl", label: "KL to the base", series: ["kl"] },
@@ -45,7 +44,7 @@ function taskMetrics(rows, known) {
   return [...names].slice(0, 6);
 }
 
-/** Right end of the step axis: the planned steps, or a half, a quarter, ... of them while training is young. */
+/** Right end of the step axis: the planned steps, or a half, a quarter, ... of them early in training. */
 function lastStep(latest, total) {
   if (!total || total < latest) return Math.max(latest, 1);
   let end = total;
@@ -53,7 +52,7 @@ function lastStep(latest, total) {
   return Math.ceil(end);
 }
 
-/** A band from mean - deviation to mean + deviation; a lone step is an upright line. */
+/** A band of mean ± standard deviation; a single step becomes a vertical line. */
 function spreadBand(rows, x, y) {
   const known = rows.filter((row) => row.reward != null && row.reward_std != null);
   const edge = (sign) => known.map((row) => `${x(row.step).toFixed(1)} ${y(row.reward + sign * row.reward_std).toFixed(1)}`);
@@ -78,8 +77,8 @@ function render({ model, el }) {
   const notice = h("p", { class: "an-notice", hidden: true });
   const grid = h("div", {
     class: "an-grid", tabindex: 0, role: "group",
-    "aria-label": "Training charts. Left and right arrow move over the steps, Home and End to the ends, up and down over the " +
-      "groups of the step, Escape lets go.",
+    "aria-label": "Training charts. Left and right arrow: step. Home and End: first and last step. Up and down: group of the step. " +
+      "Escape: clear the selection.",
   });
   const quietList = h("div", { class: "an-quiet" });
   const groupText = h("p", { class: "an-group-text", "aria-live": "polite" });
@@ -106,7 +105,7 @@ function render({ model, el }) {
       const help = h("p", { class: "an-help", hidden: true }, tile.help ?? HELP[tile.key]);
       const ask = h("button", {
         class: "an-ask", type: "button", title: tile.help ?? HELP[tile.key], "aria-expanded": "false",
-        "aria-label": `What does ${tile.label} tell?`,
+        "aria-label": `What does ${tile.label} show?`,
         onclick: () => { help.hidden = !help.hidden; ask.setAttribute("aria-expanded", String(!help.hidden)); },
       }, "?");
       const value = h("span", { class: "an-value" });
@@ -119,7 +118,7 @@ function render({ model, el }) {
     tiles.find((tile) => tile.key === "groups")?.section.append(groupText);
   }
 
-  /** One line for each panel that says nothing; opened, it tells what the panel is for. */
+  /** One line for each constant panel, which opens to its help text. */
   function showQuiet(hushed, reasons) {
     const text = hushed.map((tile) => tile.key + reasons[tile.key]).join();
     if (quietList.dataset.text === text) return;
@@ -128,7 +127,7 @@ function render({ model, el }) {
       h("summary", {}, h("b", {}, tile.label), ` ${reasons[tile.key]}`), h("p", {}, tile.help ?? HELP[tile.key]))));
   }
 
-  /** Both big tiles have one scale: that of every reward so far. */
+  /** The scale of both big tiles: all rewards so far. */
   function rewardExtent() {
     const values = [...rows, ...vals].map((row) => row.reward);
     for (const row of rows) {
@@ -138,7 +137,7 @@ function render({ model, el }) {
     return extent(values);
   }
 
-  /** Size a tile, put `y` on it; returns the rules and numbers of its vertical axis. */
+  /** Set a tile's area and scale `y`; return the grid lines and labels of its vertical axis. */
   function axis(tile, [lo, hi]) {
     const [width, height] = [tile.svg.clientWidth, tile.svg.clientHeight];
     tile.area = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - (tile.big ? 20 : 7) };
@@ -164,7 +163,7 @@ function render({ model, el }) {
   }
 
   function drawTile(tile, end) {
-    if (tile.key === "groups") return;  // it shows one step: see showNumbers
+    if (tile.key === "groups") return;  // drawn by showNumbers, since it shows one step
     const first = Math.min(rows[0]?.step ?? 0, vals[0]?.step ?? Infinity);
     let [lo, hi] = tile.big ? rewardExtent() : extent([...rows, ...vals].flatMap((row) => tile.series.map((key) => row[key])));
     if (!tile.big && lo > 0 && lo < hi * 0.6) lo = 0;
@@ -215,7 +214,7 @@ function render({ model, el }) {
     ].filter(Boolean).join("  ·  ") : "Charts appear with the first finished step.";
     notice.hidden = !(of > 0 && silent === of);
     notice.textContent = `No signal at step ${row?.step}: inside every group all rewards are equal, so every advantage is zero and ` +
-      "this step taught nothing. If it lasts: raise the temperature, take larger groups or easier scenarios, or a finer reward.";
+      "this step has no effect. If this persists: raise the temperature, or use larger groups, easier scenarios or a finer reward.";
   }
 
   function showHead() {

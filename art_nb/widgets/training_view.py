@@ -1,49 +1,58 @@
-"""TrainingView: how training goes, drawn live while the cell runs."""
+"""`TrainingView`: charts of a training run, updated live while the cell runs."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 import traitlets as t
 
 from .group_strips import draw_strips
-from .quiet_panels import quiet_panels
-from .view import BLUE, GREY, HERE, ORANGE, View, calm, figure, module, number, plain, png, table
+from .view import BLUE, GREY, HERE, ORANGE, View, figure, module, number, plain, png, style_axes, table
 
-KNOWN = (  # recorded metrics that have their own place in the view, or none: every other number is the task's
-    "step", "split", "time", "reward", "reward_std", "reward_min", "reward_max", "group_rewards", "kl", "entropy",
-    "clip_fraction", "ratio_min", "ratio_max", "grad_norm", "loss", "learning_rate", "rollout_tokens_per_s",
-    "train_tokens_per_s", "rollout_s", "train_s", "save_s", "groups", "groups_without_signal", "trajectories",
-    "tokens_trained", "advantage", "exceptions", "costs/all", "duration", "sampled_tokens", "cost_usd",
-    "judge_tokens", "judge_cost_usd",
-)  # fmt: skip
 PANELS = {
     "kl": "KL to the base", "entropy": "Entropy", "clip_fraction": "Clip fraction",
     "rollout_tokens_per_s": "Rollout tokens/s", "loss": "Loss", "costs/all": "Cost, US$",
     "duration": "Seconds a rollout", "sampled_tokens": "Tokens a rollout", "cost_usd": "Cost a rollout, US$",
     "judge_cost_usd": "Judging a rollout, US$",
 }  # fmt: skip
-TOTALS = ("costs/", "time/", "data/", "throughput/")  # see `art_nb.metrics`; history() has them all
+KNOWN = (  # metrics with a fixed place in the view, or none; all others are task metrics
+    *PANELS, "step", "split", "time", "reward", "reward_std", "reward_min", "reward_max", "group_rewards", "ratio_min",
+    "ratio_max", "grad_norm", "learning_rate", "train_tokens_per_s", "rollout_s", "train_s", "save_s", "groups",
+    "groups_without_signal", "trajectories", "tokens_trained", "advantage", "exceptions", "judge_tokens",
+)  # fmt: skip
+TOTALS = ("costs/", "time/", "data/", "throughput/")  # sections of `art_nb.metrics`, not shown
 TAIL = 64
+
+# When a metric is constant, and why.
+LOSS_NEAR_ZERO = 0.01
+SAME_LENGTH = 0.05  # relative to the largest
+ENOUGH = 3  # equal rows before a task metric counts as constant
+
+ZERO = {
+    "clip_fraction": "0 at every step. With one update for each batch (num_updates=1) no token can leave the clip range.",
+    "kl": "0: it is measured before the update, and the policy has not moved from the base model yet.",
+}
+LOSS = "within {most} of 0, which is right: the advantages of a group add up to zero. Its gradient is not, and that learns."
 
 
 class TrainingView(View):
-    """Reward, every group of a step with its spread, task metrics, KL, entropy, speed, progress and remaining time.
+    """Shows reward, the groups of a step, task metrics, KL, entropy, speed, progress and remaining time.
 
-    A panel that says nothing (see `quiet_panels`) is one line that says why.
+    A constant panel (see `quiet_panels`) is replaced by one line of explanation.
 
-    Show it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)`
-    while something is waited for. Messages leave a busy kernel; scrubbing happens in the browser.
+    Display it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)` while
+    waiting. A busy kernel can send messages but not receive any, so scrubbing runs in the browser.
 
-    total_steps: planned number of steps, for "step x of y" and the remaining time; None when it is open.
+    total_steps: planned number of steps, for "step x of y" and the remaining time; None if unknown.
     """
 
     _esm = (HERE / "group_strips.js").read_text("utf-8") + module("training_view")
-    # What the browser holds: `rows` grows by TAIL rows at a time, so that a step sends at most TAIL rows and not all.
+    # `rows` grows by TAIL rows at a time, so that a step sends at most TAIL rows instead of all.
     rows = t.List().tag(sync=True)
     tail = t.List().tag(sync=True)
     known = t.List(list(KNOWN)).tag(sync=True)
-    quiet = t.Dict().tag(sync=True)  # panel -> why it says nothing
+    quiet = t.Dict().tag(sync=True)  # panel -> explanation
     total_steps = t.Int(None, allow_none=True).tag(sync=True)
     title = t.Unicode("").tag(sync=True)
     message = t.Unicode("").tag(sync=True)
@@ -57,7 +66,7 @@ class TrainingView(View):
 
     @classmethod
     def from_history(cls, rows, total_steps: int | None = None, title: str | None = None) -> TrainingView:
-        """Rebuild the view from history rows (dicts, or the frame of `model.history()`): training and validation."""
+        """Return the view of history rows (dicts, or the DataFrame of `model.history()`), training and validation."""
         if hasattr(rows, "to_dict"):
             rows = rows.to_dict("records")
         view = cls(total_steps, title)
@@ -72,7 +81,7 @@ class TrainingView(View):
 
     @property
     def history(self) -> list[dict]:
-        """Every row so far, in the order of `update`."""
+        """All rows so far, in the order of `update`."""
         return [*self.rows, *self.tail]
 
     def update(self, row: dict) -> None:
@@ -89,12 +98,12 @@ class TrainingView(View):
         self._picture_when_cell_ends()
 
     def status(self, text: str) -> None:
-        """Say what is being waited for, e.g. "gathering 12/64 games"."""
+        """Show a status text while waiting, e.g. "gathering 12/64 games"."""
         self._beat()
         self.message = text
 
     def finish(self) -> None:
-        """Stop the clock and draw the picture that stays. A cell's end, also by an error, draws it as well."""
+        """Stop the clock and draw the static picture, which the end of a cell, or an error in it, also does."""
         self.finished, self._started = True, None
         self.refresh_still()
 
@@ -123,7 +132,7 @@ class TrainingView(View):
         return [r for r in rows if r.get("split", "train") == "train"], [r for r in rows if r.get("split") == "val"]
 
     def _numbers(self) -> dict[str, str]:
-        """{key: label} of every number that has a panel: the task's first, then training's."""
+        """Return {key: label} of every metric with a panel: task metrics first, then training's."""
         found = {key: None for row in self.history for key, value in row.items() if isinstance(value, (int, float))}
         task = {key: key.replace("_", " ") for key in found if key not in KNOWN}
         return {**task, **{key: name for key, name in PANELS.items() if key in found}}
@@ -177,8 +186,27 @@ def _row(row: dict) -> dict:
     return row
 
 
+def quiet_panels(rows: list[dict], keys: Iterable[str]) -> dict[str, str]:
+    """Return {key: explanation} for those of `keys` that are constant so far."""
+    columns = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
+    return {key: reason for key, values in columns.items() if values and (reason := _why_quiet(key, values))}
+
+
+def _why_quiet(key: str, values: list[float]) -> str | None:
+    low, high = min(values), max(values)
+    most = max(abs(low), abs(high))
+    if key in ZERO:
+        return ZERO[key] if most == 0 else None
+    if key == "loss":
+        return LOSS.format(most=number(most)) if most < LOSS_NEAR_ZERO else None
+    if key == "completion_tokens" and high - low <= SAME_LENGTH * most:
+        span = " to ".join(dict.fromkeys([number(low), number(high)]))
+        return f"{span} at every step: all answers are about as long."
+    return f"{number(low)} at every step so far." if low == high and len(values) >= ENOUGH else None
+
+
 def _draw(axes, key: str, title: str, train: list[dict], val: list[dict]) -> None:
-    calm(axes, title)
+    style_axes(axes, title)
     for rows, style in ((train, {"color": BLUE, "linewidth": 1.4}),
                         (val, {"color": ORANGE, "linewidth": 0.9, "linestyle": "--", "marker": "D", "markersize": 3.5})):
         points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]

@@ -1,5 +1,5 @@
-// TrajectoryViewer in the browser: a filtered list, a board that replays, and the conversation token by token, or as
-// a mail client would show it (mail_view.js).
+// TrajectoryViewer in the browser: a filtered list, a board that replays, and the conversation token by token, or the task's
+// own pane, if a `TaskPane` defines one (`taskPane`).
 
 const ROW = 30;
 const SORTS = {
@@ -9,14 +9,14 @@ const SORTS = {
   long: ["longest first", (a, b) => b.turns - a.turns || a.i - b.i],
 };
 
-/** One compressed chunk of trajectories. `bytes` is the DataView that the kernel sent. */
+/** Decompress a chunk of trajectories. `bytes`: the DataView that the kernel sent. */
 function unpack(bytes, from, to) {
   const part = new Uint8Array(bytes.buffer, bytes.byteOffset + from, to - from);
   const stream = new Blob([part]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).json();
 }
 
-/** Where left and right stop: each board with the answer to it; without boards, each turn. */
+/** The stops of the left and right keys: each board with the answer to it; without boards, each turn. */
 function stopsOf(turns) {
   if (!turns.some((turn) => turn.board)) return turns.map((_, i) => ({ turn: i, answer: turns[i].tokens ? i : null }));
   const stops = [];
@@ -27,7 +27,7 @@ function stopsOf(turns) {
   return stops;
 }
 
-const said = (turn) => (turn.tool_calls ?? []).map((call) => `${call.name}(${call.arguments})`).join(" ") || turn.content.trim();
+const turnText = (turn) => (turn.tool_calls ?? []).map((call) => `${call.name}(${call.arguments})`).join(" ") || turn.content.trim();
 const sum = (list) => list.reduce((a, b) => a + b, 0);
 const probability = (turn) => (turn?.logprobs?.length ? Math.exp(sum(turn.logprobs)) : null);
 
@@ -48,11 +48,11 @@ function render({ model, el }) {
   const hasBoards = model.get("has_boards");
   const hasAdvantages = model.get("has_advantages");
   const advantageScale = model.get("advantage_scale") || 1;
-  const state = { step: "", group: "", kind: "", sort: "gathered", min: "", max: "", colour: "logprob", as: "mail", list: [], at: 0, stop: 0, timer: 0 };
+  const state = { step: "", group: "", kind: "", sort: "gathered", min: "", max: "", colour: "logprob", as: "pane", list: [], at: 0, stop: 0, timer: 0 };
   const chunks = new Map();
-  let [shown, turns, mail, stops, cards, request] = [null, [], null, [], [], 0];
+  let [shown, turns, pane, stops, cards, request] = [null, [], null, [], [], 0];
 
-  // -- the left column: what to look at --
+  // -- left column: filters and list --
   const named = (row) => (row.split === "train" ? `step ${row.step}` : `${row.split} ${row.step}`);
   const stepNames = [...new Set(index.map(named))];
   const stepBox = select("Step", [["", "all"], ...stepNames.map((name) => [name, name])], (value) => {
@@ -88,7 +88,7 @@ function render({ model, el }) {
 
   const kindBox = h("div", { class: "an-kinds", role: "group", "aria-label": "Kind" });
 
-  /** A button for each kind, with the number of trajectories that pass the other filters. */
+  /** A button per kind, with the number of trajectories that match the other filters. */
   function showKinds(rows) {
     const count = (kind) => rows.filter((row) => !kind || row.kind === kind).length;
     kindBox.replaceChildren(...["", ...model.get("kinds")].map((kind) => h("button", {
@@ -111,7 +111,7 @@ function render({ model, el }) {
     choose(state.at);
   }
 
-  // -- the middle: the game --
+  // -- middle: the board --
   const board = h("div", { class: "an-board", role: "img" });
   const move = h("p", { class: "an-move" });
   const chance = h("i");
@@ -141,7 +141,7 @@ function render({ model, el }) {
     for (const name of ["aria-label", "title"]) playButton.setAttribute(name, "pause");
   }
 
-  // -- the right column: the conversation --
+  // -- right column: the conversation --
   const heading = h("div", { class: "an-heading" });
   const facts = h("p", { class: "an-muted an-facts" });
   const talk = h("div", { class: "an-talk", tabindex: 0, role: "log", "aria-label": "Conversation", "aria-live": "off" });
@@ -150,7 +150,7 @@ function render({ model, el }) {
   const toggle = h("div", { class: "an-toggle", role: "group", "aria-label": "Colour tokens by" },
     ...[["logprob", "log-probability"], ["advantage", "advantage"]].map(([key, text]) => h("button", {
       type: "button", "data-colour": key, "aria-pressed": String(state.colour === key), disabled: key === "advantage" && !hasAdvantages,
-      title: key === "advantage" && !hasAdvantages ? "These records hold no advantages: they are known once a step has trained." : null,
+      title: key === "advantage" && !hasAdvantages ? "These records have no advantages: training computes them." : null,
       onclick: () => {
         state.colour = key;
         for (const one of toggle.children) one.setAttribute("aria-pressed", String(one.dataset.colour === key));
@@ -159,22 +159,22 @@ function render({ model, el }) {
       },
     }, text)));
 
-  const mailbox = mailPane((i) => { pause(); goTo(i); });
-  const asMail = () => mail != null && state.as === "mail";
+  const taskBox = typeof taskPane === "function" ? taskPane((i) => { pause(); goTo(i); }) : { box: h("div", {}) };
+  const asPane = () => pane != null && state.as === "pane";
   const showAs = h("div", { class: "an-toggle", role: "group", "aria-label": "Show as" },
-    ...[["mail", "mail"], ["tokens", "turns and tokens"]].map(([key, text]) => h("button", {
+    ...[["pane", model.get("pane")], ["tokens", "turns and tokens"]].map(([key, text]) => h("button", {
       type: "button", "data-as": key, onclick: () => { const turn = stops[state.stop]?.turn; state.as = key; arrange(); goToTurn(turn); },
     }, text)));
 
-  /** The mail client or the conversation, and the stops that left and right have there. */
+  /** Show the task's pane or the conversation, and set the stops of the left and right keys. */
   function arrange() {
-    stops = asMail() ? mail.steps.map((step) => ({ turn: step.turn, answer: step.result })) : stopsOf(turns);
+    stops = asPane() ? pane.steps.map((step) => ({ turn: step.turn, answer: step.result })) : stopsOf(turns);
     for (const one of showAs.children) one.setAttribute("aria-pressed", String(one.dataset.as === state.as));
-    showAs.hidden = mail == null;
-    mailbox.box.hidden = !asMail();
-    colours.hidden = talk.hidden = asMail();
-    for (const part of game) part.hidden = mail != null;
-    main.classList.toggle("an-with-board", hasBoards && mail == null);
+    showAs.hidden = pane == null;
+    taskBox.box.hidden = !asPane();
+    colours.hidden = talk.hidden = asPane();
+    for (const part of game) part.hidden = pane != null;
+    main.classList.toggle("an-with-board", hasBoards && pane == null);
     slider.max = Math.max(0, stops.length - 1);
   }
 
@@ -183,7 +183,7 @@ function render({ model, el }) {
     legend.replaceChildren(h("span", {}, words[0]), h("i", { class: `an-ramp an-ramp-${state.colour}` }), h("span", {}, words[1]));
   }
 
-  /** GRPO gives every token of a trajectory its advantage, unless turns were rewarded one by one. */
+  /** In GRPO every token has the trajectory's advantage, unless turns have rewards of their own. */
   const advantageOf = (turn, k) => turn.advantages?.[k] ?? (turn.trainable ? index[shown].advantage : null);
 
   function colourOf(turn, k) {
@@ -215,7 +215,7 @@ function render({ model, el }) {
       const card = cards[Number(target.dataset.turn)];
       if (!card || card.box !== target) continue;
       if (isIntersecting && !card.filled) fill(card);
-      else if (!isIntersecting && card.filled) {  // keep the height, drop the tokens
+      else if (!isIntersecting && card.filled) {  // keep the height, remove the tokens
         card.body.style.minHeight = `${card.body.offsetHeight}px`;
         card.body.replaceChildren();
         card.filled = false;
@@ -250,14 +250,14 @@ function render({ model, el }) {
     if (!stop) return;
     slider.value = state.stop;
     root.dataset.stop = state.stop;
-    if (asMail()) { mailbox.at(state.stop); return; }
+    if (asPane()) { taskBox.at(state.stop); return; }
     const answer = stop.answer == null ? null : turns[stop.answer];
     if (stop.board) {
       drawBoard(board, stop.board);
       board.setAttribute("aria-label", `board: ${stop.board.map((row) => row.join(" ")).join(" / ")}`);
       const p = probability(answer);
       move.replaceChildren(...(answer
-        ? [h("b", {}, said(answer) || "(empty answer)"), h("span", { class: "an-muted" }, p == null ? "" : `p ${fixed(p, 2)}`)]
+        ? [h("b", {}, turnText(answer) || "(empty answer)"), h("span", { class: "an-muted" }, p == null ? "" : `p ${fixed(p, 2)}`)]
         : [h("span", { class: "an-muted" }, "end of the game")]));
       chance.style.width = `${100 * (p ?? 0)}%`;
     }
@@ -288,7 +288,7 @@ function render({ model, el }) {
   function show(chosen, body) {
     pause();
     const held = root.contains(document.activeElement);
-    [shown, turns, mail] = [chosen, body.turns, body.mail ?? null];
+    [shown, turns, pane] = [chosen, body.turns, body.pane ?? null];
     const row = index[chosen];
     const number = (label, text) => h("span", { class: "an-fact" }, h("span", { class: "an-muted" }, label), h("b", {}, text));
     heading.replaceChildren(
@@ -302,9 +302,9 @@ function render({ model, el }) {
     root.dataset.shown = chosen;
     showTurns();
     arrange();
-    if (mail) mailbox.show(mail);
-    goTo(asMail() ? stops.length - 1 : 0);
-    if (held && !root.contains(document.activeElement)) root.focus();  // the keys go on working when what had the focus is gone
+    if (pane) taskBox.show(pane);
+    goTo(asPane() ? stops.length - 1 : 0);
+    if (held && !root.contains(document.activeElement)) root.focus();  // keep keyboard control when the focused element was removed
     root.dataset.opened ||= (performance.now() - opened).toFixed(1);
   }
 
@@ -338,8 +338,8 @@ function render({ model, el }) {
     h("div", { class: "an-top" }, heading, facts),
     h("div", { class: "an-game" }, ...game, controls,
       h("p", { class: "an-muted an-keys" }, "← → turn   ↑ ↓ trajectory   space play")),
-    h("div", { class: "an-conversation" }, h("div", { class: "an-tools" }, showAs, colours), mailbox.box, talk));
-  root.classList.toggle("an-with-mail", model.get("has_mails"));
+    h("div", { class: "an-conversation" }, h("div", { class: "an-tools" }, showAs, colours), taskBox.box, talk));
+  root.classList.toggle("an-with-pane", model.get("pane") !== "");
   root.tabIndex = 0;
   root.setAttribute("aria-label", "Trajectory viewer. Left and right: turn. Up and down: trajectory. Space: play.");
   root.prepend(

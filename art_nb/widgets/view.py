@@ -1,13 +1,13 @@
-"""What the three views share: how they are shown, and the still picture that stays when no kernel runs.
+"""`View`, the base class of all widgets: a live widget with a static picture for when no kernel runs.
 
-A notebook saved by JupyterLab keeps a widget's address but not its state, and after a restart the address leads
-nowhere ("model not found"). So a view is shown as three outputs of one cell:
+JupyterLab saves a widget's model id but not its state, so after a restart it displays "model not found". A view is therefore
+displayed as three outputs of one cell:
 
 1. the live widget;
-2. its picture (PNG), which GitHub, nbconvert and an untrusted JupyterLab show as well;
-3. its numbers as an HTML table, folded, with a style that hides 2 and 3 while 1 is alive, and 1 when it is dead.
+2. its picture (PNG), which GitHub, nbconvert and an untrusted JupyterLab display, too;
+3. its numbers as a folded HTML table, with a style sheet that hides 2 and 3 while 1 is alive, and 1 when it is dead.
 
-Outputs 2 and 3 have a display id, so a view that is shown before training gets its picture when the cell ends.
+Outputs 2 and 3 have a display id, so a view that is displayed before training gets its picture when the cell ends.
 """
 
 from __future__ import annotations
@@ -32,13 +32,18 @@ _STYLE = (
 )
 
 
-def module(name: str) -> str:
-    """The ES module of one view: common.js, then the view's own file (an anywidget module cannot import a neighbour)."""
-    return (HERE / "common.js").read_text("utf-8") + (HERE / f"{name}.js").read_text("utf-8")
+def module(name: str, folder: Path = HERE) -> str:
+    """Return a view's ES module: common.js and `folder`/{name}.js, since anywidget modules cannot import each other."""
+    return (HERE / "common.js").read_text("utf-8") + (folder / f"{name}.js").read_text("utf-8")
+
+
+def stylesheet(*files: Path) -> str:
+    """Return the CSS that all views share, followed by these files."""
+    return "".join(path.read_text("utf-8") for path in (HERE / "widgets.css", *files))
 
 
 def plain(value):
-    """`value` as JSON can hold it: arrays and tensors become lists, NaN and infinities become None."""
+    """Convert `value` for JSON: arrays and tensors become lists, NaN and infinities None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -51,22 +56,20 @@ def plain(value):
 
 
 def record_list(records, wanted: tuple[str, ...] = ("step", "group", "index", "reward")) -> list[dict]:
-    """The records as a list. Raises: ValueError when there is none or one lacks a key in `wanted`."""
+    """Return the records as a list. Raises: ValueError when there is none or one lacks a key in `wanted`."""
     records = list(records)
     if not records:
-        raise ValueError("There is no trajectory to show: `records` is empty. Pass e.g. model.records(step=1).")
+        raise ValueError("`records` is empty: expected at least one trajectory record, e.g. model.records(step=1)")
     for record in records:
         missing = [key for key in wanted if not isinstance(record, dict) or key not in record]
         if missing:
-            raise ValueError(
-                f"A trajectory record lacks {missing}. Expected dicts as Trajectory.record() makes them, e.g. "
-                f"model.records(); got {type(record).__name__}."
-            )
+            raise ValueError(f"a {type(record).__name__} in `records` lacks {missing}: expected trajectory records as of "
+                             "Trajectory.record(), e.g. model.records()")  # fmt: skip
     return records
 
 
 def table(head: list[str], rows: list[list]) -> str:
-    """An HTML table; every cell is escaped."""
+    """Return an HTML table with escaped cells."""
     def line(tag, cells):
         return "<tr>" + "".join(f"<{tag}>{html.escape(str(cell))}</{tag}>" for cell in cells) + "</tr>"
 
@@ -74,19 +77,19 @@ def table(head: list[str], rows: list[list]) -> str:
 
 
 def number(value) -> str:
-    """A number for a table or a label: 3 significant digits, a dash when there is none."""
+    """Format a number with 3 significant digits; None as a dash."""
     return "–" if value is None else f"{value:.3g}" if abs(value) < 1e5 else f"{value:,.0f}"
 
 
 def figure(width: float, height: float):
-    """An empty matplotlib figure (inches) that no notebook backend shows by itself."""
+    """Return an empty matplotlib figure (size in inches) that no notebook backend displays."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), dpi=80, layout="constrained", facecolor="white")
 
 
-def calm(axes, title: str) -> None:
-    """One look for every panel: title at the left, no box, quiet grid."""
+def style_axes(axes, title: str) -> None:
+    """Style a panel: title at the left, no box, a light grid."""
     axes.set_title(title, loc="left", fontsize=9, parse_math=False)
     axes.tick_params(labelsize=7.5, length=0, colors=GREY)
     axes.grid(axis="y", color="#e6e8eb", linewidth=0.7)
@@ -95,8 +98,7 @@ def calm(axes, title: str) -> None:
 
 
 def png(fig) -> bytes:
-    """The figure as PNG bytes, in 256 colours: a notebook holds many. A character that the font lacks comes out as a box,
-    without a warning."""
+    """Return the figure as PNG bytes, in 256 colours to save space. Characters that the font lacks become boxes."""
     import io
     import warnings
 
@@ -112,29 +114,34 @@ def png(fig) -> bytes:
 
 
 class View(anywidget.AnyWidget):
-    """A widget with a still picture. Subclasses give `summary`, `static_png` and `static_html`."""
+    """A widget with a static picture. Subclasses implement `summary`, `static_png` and `static_html`."""
 
-    _css = (HERE / "widgets.css").read_text("utf-8")
+    _css = stylesheet()
 
     def __init__(self, **traits) -> None:
         super().__init__(**traits)
         self._still_id = uuid.uuid4().hex
         self._shown = False
 
+    @classmethod
+    def es_module(cls) -> str:
+        """Return the widget's ES module, for pages outside Jupyter."""
+        return cls._esm
+
     def summary(self) -> str:
-        """One line of text: what the view holds."""
+        """Return one line of text that describes the contents."""
         raise NotImplementedError
 
     def static_png(self) -> bytes | None:
-        """The view as a picture, without a kernel or JavaScript; None while there is nothing to draw."""
+        """Return the view as a static picture; None while there is nothing to draw."""
         raise NotImplementedError
 
     def static_html(self) -> str:
-        """The numbers behind the picture as an HTML table, all text escaped."""
+        """Return the picture's numbers as an HTML table, all text escaped."""
         raise NotImplementedError
 
     def _still(self) -> tuple[dict, dict]:
-        """The mime bundles of outputs 2 and 3 (see the top of this file)."""
+        """Return the mime bundles of outputs 2 and 3 (see the module's docstring)."""
         picture = self.static_png()
         shown = {"text/plain": ""} if picture is None else {"text/plain": self.summary(), "image/png": picture}
         fold = f"<details><summary>{html.escape(self.summary())}</summary>{self.static_html()}</details>"
@@ -146,14 +153,14 @@ class View(anywidget.AnyWidget):
 
         data, metadata = self._repr_mimebundle_()
         display({**data, "text/plain": self.summary()}, metadata=metadata, raw=True)
-        if "google.colab" in sys.modules:  # keeps widget state in the notebook by itself
+        if "google.colab" in sys.modules:  # Colab saves widget state in the notebook
             return
         for part, bundle in enumerate(self._still()):
             display(bundle, raw=True, display_id=f"{self._still_id}-{part}")
         self._shown = True
 
     def refresh_still(self) -> None:
-        """Redraw the picture where the view was shown. Does nothing before it is shown."""
+        """Redraw the static picture where the view is displayed, if it is."""
         from IPython.display import update_display
 
         if self._shown:

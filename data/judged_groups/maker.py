@@ -1,7 +1,7 @@
-"""Makes data/judged_groups, groups of trajectories to hold a judge against: `python -m data judged_groups` (a minute).
+"""Makes data/judged_groups, groups of trajectories for evaluating judges: `python -m data judged_groups` (a minute).
 
-Every trajectory is by a player without a model, each of known skill, and its true outcome is known. Scenarios are of the
-test splits: the offline judge's rules were made by looking at training scenarios alone.
+The trajectories are by players of known skill, without a model, and have known outcomes. The scenarios are from the test
+splits, because the offline judge's criteria were developed on training scenarios.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import art_nb as art
-from art_nb.rewards.judged_groups import save_groups
-from art_nb.tasks.email_search import environment as email_search
-from art_nb.tasks.email_search.players import RecordedSearch, heuristic_player, play, searcher
-from art_nb.tasks.game_2048 import environment as game_2048
-from art_nb.tasks.game_2048.players import Player, corner_player, expectimax_player, random_player
+from course.judged_groups import save_groups
 from data.item import write_item, write_text
+from email_search import environment as email_search
+from email_search.players import heuristic_player, play, searcher
+from game_2048 import environment as game_2048
+from game_2048.players import Player, corner_player, expectimax_player, random_player
 
 SIZE, WINNING_TILE = 8, 128
 SKILLS = (0.3, 0.5, 0.7, 0.85, 0.95, 1.0)
-CARELESS = (0.0, 0.01, 0.05, 0.3)  # the share of turns that are played without looking
+CARELESS = (0.0, 0.01, 0.05, 0.3)  # shares of random answers
 
 Policy = Callable[[Any, int], art.Trajectory]  # (scenario, seed) -> its trajectory
 
 
-class Plan(NamedTuple):
-    """A group that has not been played yet. members: (name of a policy, its seed) each."""
+class GroupPlan(NamedTuple):
+    """A group to play. members: (name of a policy, its seed) of each trajectory."""
 
     task: str
     scenario: Any
@@ -37,8 +37,8 @@ class Plan(NamedTuple):
 
 
 def build(folder: Path, groups: int = 100, seed: int = 0) -> dict:
-    """Play so many groups of each task and write them to `folder`, whole or not at all. Returns the card's facts."""
-    played = [gathered(plan) for plan in plans(groups, seed)]
+    """Play this number of groups of each task and write them to `folder` atomically. Returns the card's facts."""
+    played = [play_group(plan) for plan in plans(groups, seed)]
     facts = {"groups": len(played), "size": SIZE, "tile": WINNING_TILE, "seed": seed}
 
     def fill(new: Path) -> None:
@@ -49,18 +49,18 @@ def build(folder: Path, groups: int = 100, seed: int = 0) -> dict:
     return facts
 
 
-def plans(groups: int, seed: int = 0) -> Iterator[Plan]:
-    """So many groups of each task: test scenarios in order, policies and their seeds drawn. The same from the same seed."""
+def plans(groups: int, seed: int = 0) -> Iterator[GroupPlan]:
+    """Yield the groups of each task: test scenarios in order, random policies and seeds. Deterministic in the seed."""
     rng = random.Random(seed)
     for task, (module, policies) in TASKS.items():
         for scenario in module.scenarios("test", groups):
             names = rng.choices(list(policies), k=SIZE)
-            yield Plan(task, scenario, [(name, rng.randrange(2**32)) for name in names])
+            yield GroupPlan(task, scenario, [(name, rng.randrange(2**32)) for name in names])
 
 
-def gathered(plan: Plan) -> art.TrajectoryGroup:
-    """The group of a plan, played."""
-    about = where(plan.task, plan.scenario)
+def play_group(plan: GroupPlan) -> art.TrajectoryGroup:
+    """Play a group."""
+    about = scenario_metadata(plan.task, plan.scenario)
     _, policies = TASKS[plan.task]
     trajectories = [policies[name](plan.scenario, seed) for name, seed in plan.members]
     for trajectory, (name, _) in zip(trajectories, plan.members, strict=True):
@@ -68,27 +68,27 @@ def gathered(plan: Plan) -> art.TrajectoryGroup:
     return art.TrajectoryGroup(trajectories, metadata=about)
 
 
-def where(task: str, scenario: Any) -> dict[str, Any]:
-    """The metadata that say which task and scenario it is."""
+def scenario_metadata(task: str, scenario: Any) -> dict[str, Any]:
+    """Return the metadata that identify the task and the scenario."""
     if task == "email_search":
         return {"task": task, "scenario": scenario.id}
     return {"task": task, "seed": scenario, "winning_tile": WINNING_TILE}
 
 
 def email_policies() -> dict[str, Policy]:
-    """Searchers of different skill, and the heuristic."""
+    """Return searchers of different skill, and the heuristic player."""
 
     def by_skill(skill: float, scenario: email_search.Scenario, seed: int) -> art.Trajectory:
-        return play(searcher(skill, seed), RecordedSearch(email_search.course_mailbox(), scenario)).trajectory()
+        return play(searcher(skill, seed), email_search.EmailSearch(email_search.course_mailbox(), scenario)).trajectory()
 
     def by_heuristic(scenario: email_search.Scenario, seed: int) -> art.Trajectory:
-        return play(heuristic_player, RecordedSearch(email_search.course_mailbox(), scenario)).trajectory()
+        return play(heuristic_player, email_search.EmailSearch(email_search.course_mailbox(), scenario)).trajectory()
 
     return {f"searcher of skill {skill}": partial(by_skill, skill) for skill in SKILLS} | {"heuristic": by_heuristic}
 
 
 def game_policies() -> dict[str, Policy]:
-    """Three players, each of them careless to a different degree."""
+    """Return three players, each with several shares of random answers."""
     players = {"random": random_player, "corner": lambda seed: corner_player, "search": lambda seed: expectimax_player(1)}
 
     def played(make: Callable[[int], Player], share: float, scenario: int, seed: int) -> art.Trajectory:
@@ -98,26 +98,26 @@ def game_policies() -> dict[str, Policy]:
 
 
 def careless(player: Player, share: float, seed: int) -> Player:
-    """Answers with any word in a share of its turns; that may be illegal, or no move at all."""
+    """Return a player that gives a random answer, possibly illegal or malformed, in a share of its turns."""
     rng = random.Random(seed)
     return lambda board: rng.choice([*game_2048.MOVES, "stay"]) if rng.random() < share else player(board)
 
 
 def game(player: Player, seed: int) -> art.Trajectory:
-    """One game as notebook 02 plays: each board by itself, each answer a word."""
-    played, said = game_2048.Game(seed, winning_tile=WINNING_TILE), []
+    """Play one game as in notebook 02, 2048: each turn is a board and a one-word answer."""
+    played, messages = game_2048.Game(seed, winning_tile=WINNING_TILE), []
     while not played.over:
-        said += [{"role": "user", "content": played.render()}, {"role": "assistant", "content": player(played.board)}]
-        played.move(said[-1]["content"])
+        messages += [{"role": "user", "content": played.render()}, {"role": "assistant", "content": player(played.board)}]
+        played.move(messages[-1]["content"])
     metrics = {"won": played.won, "moves": played.moves, "max_tile": played.max_tile}
-    return art.Trajectory(messages_and_choices=said, reward=game_2048.outcome_reward(played), metrics=metrics)
+    return art.Trajectory(messages_and_choices=messages, reward=game_2048.outcome_reward(played), metrics=metrics)
 
 
 TASKS = {"email_search": (email_search, email_policies()), "game_2048": (game_2048, game_policies())}
 
 
 def rows(groups: Sequence[art.TrajectoryGroup]) -> Iterator[str]:
-    """The card's table: how often each policy plays, and its mean reward."""
+    """Yield the rows of the card's table: trajectories and mean reward of each policy."""
     for task in TASKS:
         found = [t for group in groups if group.metadata["task"] == task for t in group]
         for name in sorted({t.metadata["policy"] for t in found}):
@@ -129,18 +129,18 @@ CARD = """\
 ---
 license: apache-2.0
 ---
-# Groups to hold a judge against
+# Groups for evaluating judges
 
-`groups.jsonl.gz`: {groups} groups of {size} trajectories whose true outcome is known, one group a line; what was said, the
-true reward, metrics, and which policy it was. `art_nb.rewards.judged_groups.judged_groups()` reads them; notebooks/04_ruler.ipynb
-and `python -m benchmarks.judge` measure judges with them. 2048 is won with the tile {tile}. All mails are made up.
+`groups.jsonl.gz`: {groups} groups of {size} trajectories with known outcomes, one group per line: messages, true reward, metrics and
+policy. `course.judged_groups.judged_groups()` loads them; notebooks/05_ruler.ipynb and `python -m benchmarks.judge` evaluate
+judges with them. The winning tile of 2048 is {tile}. All emails are generated.
 
-Made by `python -m data judged_groups` (data/judged_groups/maker.py) from seed {seed}, in test scenarios, by players without a
+Made by `python -m data judged_groups` (data/judged_groups/maker.py) from seed {seed} in test scenarios, by players without a
 model.
 
 | task | policy | trajectories | mean reward |
 | --- | --- | --- | --- |
 {rows}
 
-SHA256SUMS lists the files' hashes. Licence: Apache-2.0, as all of the project.
+SHA256SUMS lists the files' hashes. Licence: Apache-2.0, like the project.
 """  # noqa: E501 - a table's row is one line

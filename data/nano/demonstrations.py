@@ -1,26 +1,25 @@
-"""What the nano base model is taught about 2048: random legal play, as plain text or as tool calls."""
+"""Demonstrations of 2048 for the nano base model: random legal play, as plain text or as tool calls."""
 
 from __future__ import annotations
 
 import random
 
-from art_nb.tasks.game_2048 import environment as game_2048
 from data.demonstration import Demonstration
+from game_2048 import environment as game_2048
 
 SYSTEM_PROMPTS = (
     "You play 2048.",
     "You play 2048. Answer left, right, up or down.",
     "You are an excellent 2048 player. Answer with one word: left, right, up or down.",
 )
-HINTS = 6  # labels of a cell: see `neighbour_labels`
+HINTS = 6  # labels per cell, see `neighbour_labels`
 
 
 class Demonstrations2048:
-    """Turns of random legal play, as plain text or as tool calls; the target is uniform over the legal moves.
+    """Turns of random legal play. The target is the uniform distribution over the legal moves.
 
-    It keeps many games going and continues one of them each time, so that neighbouring demonstrations have little in
-    common and every stage of the game is seen. Some boards have all their tiles scaled up, for the rules don't depend
-    on the tiles' size.
+    Each demonstration continues one of many games, so that consecutive demonstrations differ and every stage of a game
+    occurs. In some boards all tiles are scaled up, because the rules do not depend on their size.
     """
 
     def __init__(self, rng: random.Random, games: int = 256):
@@ -28,12 +27,12 @@ class Demonstrations2048:
         self.boards = [game_2048.random_board(rng) for _ in range(games)]
 
     def __call__(self, turns: int) -> Demonstration:
-        """A conversation of `turns` consecutive turns."""
+        """Return a conversation of `turns` consecutive turns."""
         played = self._play(turns)
         return _tool_play(self.rng, played) if self.rng.random() < 0.35 else _text_play(self.rng, played)
 
     def _play(self, turns: int) -> list[tuple[game_2048.Board, str]]:
-        """`turns` pairs (board, move drawn)."""
+        """Return `turns` pairs (board, move)."""
         game = self.rng.randrange(len(self.boards))
         board, scale = self.boards[game], 1
         if self.rng.random() < 0.25:
@@ -63,7 +62,7 @@ def _text_play(rng: random.Random, played: list[tuple[game_2048.Board, str]]) ->
 
 
 def _tool_play(rng: random.Random, played: list[tuple[game_2048.Board, str]]) -> Demonstration:
-    """As TRL's environment loop shows it: the first board in the user's message, each next one as a tool result."""
+    """Return a conversation as in TRL's environment loop: the first board as user message, the next as tool results."""
     messages, hints = [], {}
     choices: list[dict[str, float] | None] = [game_2048.soft_targets(board) for board, _ in played]
     for turn, (board, move) in enumerate(played):
@@ -80,9 +79,10 @@ def _tool_play(rng: random.Random, played: list[tuple[game_2048.Board, str]]) ->
 
 
 def neighbour_labels(board: game_2048.Board) -> list[tuple[int, ...]]:
-    """For each cell, against its left and its upper neighbour: equal tiles; a tile behind a gap; a gap behind a tile.
+    """Return six labels per cell: for the left and the upper neighbour, whether the tiles are equal, the neighbour is empty
+    and the cell is not, and the reverse.
 
-    These are what makes a move legal, one pair of cells at a time; whether any pair has it, the model must find out.
+    A move is legal if some pair of cells has such a label; the model must learn to combine the pairs.
     """
     labels = []
     for i, row in enumerate(board):

@@ -1,10 +1,10 @@
-"""What the nano base model is taught about repairing code: the tools of `mending`, by a mediocre mender.
+"""Demonstrations of mutation repair for the nano base model, by a mediocre player.
 
-It tries a change that is offered, drawn without regard to what the code should do; tries nothing twice; now and then
-answers an example by an `if`; and hands in what it has after a try or two, repaired or not. It works on the course's
-training functions, their names exchanged. The target is what it might do (a distribution), not what was drawn:
-conversations go on for longer than it would, and now and then a number is past the end, so that the model also knows how a
-late turn is written, and one after a refusal.
+The player tries random mutations without regard to what the code should do, none twice; sometimes it special-cases an
+example with an `if`; and it submits after a try or two, repaired or not. It works on the course's training functions with
+their names exchanged. The training target is the player's distribution over calls, not the call that was drawn.
+Conversations are longer than the player would make them, and some numbers are out of range, so that the model also learns
+the format of a late turn and of a turn after a refusal.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import random
 import re
 from collections.abc import Iterable
 
-from art_nb.tasks.code_repair.mending import MENDING_TOOLS, Mending, mending_message, places
-from art_nb.tasks.code_repair.problems import Problem, problems
+from code_repair.mutation_repair import MUTATION_TOOLS, MutationRepair, mutation_message, mutation_sites
+from code_repair.problems import Problem, problems
 from data.demonstration import Demonstration, Recorder
 
 Shares = dict[str, float]
 
-# How each call begins, and how likely the mender is to make it: at first, after a try that did not help, and when all
-# examples pass; and how likely a call is to be shown.
+# The start of each call. The player's probability of making it: on the first turn, after an edit that did not help, and when
+# all examples pass; and the probability with which the demonstrations show it.
 MEND = '{"name": "mend", "arguments": {"change": '
 ANSWER = '{"name": "answer_example", "arguments": {"example": '
 SUBMIT = '{"name": "submit", "arguments": {'
@@ -30,13 +30,13 @@ LATER = {MEND: 0.45, ANSWER: 0.12, SUBMIT: 0.43}
 PASSING = {MEND: 0.15, ANSWER: 0.05, SUBMIT: 0.8}
 SHOWN = {MEND: 0.84, ANSWER: 0.11, SUBMIT: 0.05}
 SHOWN_PASSING = {MEND: 0.3, ANSWER: 0.1, SUBMIT: 0.6}
-PAST_END = 0.03  # the share of numbers that are shown past the end, and never a target
-TURNS = 8  # of a conversation that is shown, at most
+OUT_OF_RANGE = 0.03  # share of numbers that are shown out of range; they are never a target
+TURNS = 8  # at most, of one conversation
 SYLLABLES = [a + b for a in "bcdfghklmnprstvw" for b in ("a", "e", "i", "o", "u", "an", "er", "in", "ot", "us")]
 
 
 class DemonstrationsCode:
-    """Repairs of a split's functions. `offered`: how many changes were offered in the last one."""
+    """Draw repairs of a split's functions. offered: the number of mutations offered in the last repair."""
 
     def __init__(self, rng: random.Random, split: str = "train"):
         self.rng, self.problems = rng, problems(split)
@@ -44,18 +44,18 @@ class DemonstrationsCode:
         self.words = sorted({name for problem in self.problems for name in names(problem)})
 
     def __call__(self, turns: int = TURNS) -> Demonstration:
-        """One repair, of `turns` turns at most."""
+        """Return one repair of at most `turns` turns."""
         problem = self.rng.choice(self.problems)
-        repair = Mending(problem, max_turns=turns)
-        self.offered = len(places(repair.given))
-        recorder = Recorder(self.renamed(problem, mending_message(problem)))
+        repair = MutationRepair(problem, max_turns=turns)
+        self.offered = len(mutation_sites(repair.given))
+        recorder = Recorder(self.renamed(problem, mutation_message(problem)))
         while not repair.over:
-            name, arguments, shares = mediocre_mender(self.rng, repair)
+            name, arguments, shares = mediocre_repairer(self.rng, repair)
             recorder.call(name, arguments, repair.call(name, arguments), shares)
-        return recorder.demonstration(self.rng, MENDING_TOOLS)
+        return recorder.demonstration(self.rng, MUTATION_TOOLS)
 
     def renamed(self, problem: Problem, text: str) -> str:
-        """The text with other words for the function and its variables: words of other functions, and invented ones."""
+        """Return the text with new names for the function and its variables: names from other functions, or invented."""
         new = self.rng.sample(self.words, len(own := names(problem)))
         for i in range(len(new)):
             if self.rng.random() < 0.4:
@@ -65,19 +65,21 @@ class DemonstrationsCode:
 
 
 def names(problem: Problem) -> list[str]:
-    """What the code of a problem calls its functions and variables, each once."""
+    """Return the names of the functions and variables in a problem's code, each once."""
     nodes = [node for text in problem.files.values() for node in ast.walk(ast.parse(text))]
     stored = [node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)]
     given = [node.arg for node in nodes if isinstance(node, ast.arg)]
     return list(dict.fromkeys([node.name for node in nodes if isinstance(node, ast.FunctionDef)] + given + stored))
 
 
-def mediocre_mender(rng: random.Random, repair: Mending, patient: bool = True) -> tuple[str, dict, tuple[Shares, ...]]:
-    """(a tool, its arguments, the distributions that the words of the call are for the model to learn).
+def mediocre_repairer(
+    rng: random.Random, repair: MutationRepair, patient: bool = True
+) -> tuple[str, dict, tuple[Shares, ...]]:
+    """Return (tool, arguments, the target distributions of the words of the call).
 
-    patient: goes on for longer than the mender would.
+    patient: continue for longer than the player would.
     """
-    left = [change for change, place in enumerate(places(repair.given), 1) if place not in repair.tried]
+    left = [change for change, place in enumerate(mutation_sites(repair.given), 1) if place not in repair.tried]
     wanted = PASSING if repair.seen else LATER if repair.turns else FIRST
     name = _draw(rng, wanted if not patient else SHOWN_PASSING if repair.seen else SHOWN)
     if name == SUBMIT or (name == MEND and not left):
@@ -86,21 +88,21 @@ def mediocre_mender(rng: random.Random, repair: Mending, patient: bool = True) -
         count = len(repair.problem.visible)
         example, examples = _numbered(rng, range(1, count + 1), count)
         return "answer_example", {"example": example}, (wanted, examples)
-    change, changes = _numbered(rng, left, len(places(repair.given)))
+    change, changes = _numbered(rng, left, len(mutation_sites(repair.given)))
     return "mend", {"change": change}, (wanted, changes)
 
 
 def _numbered(rng: random.Random, left: Iterable[int], count: int) -> tuple[int, Shares]:
-    """(a number of those left, rarely one past the `count` that there are; the even distribution over those left)."""
-    shares = _even(map(str, left))
-    if rng.random() >= PAST_END:
+    """Return (a number of those left, rarely one greater than `count`; the uniform distribution over those left)."""
+    shares = _uniform(map(str, left))
+    if rng.random() >= OUT_OF_RANGE:
         return int(_draw(rng, shares)), shares
     number = rng.randint(count + 1, 99)
     return number, shares | {str(number): 0.0}
 
 
-def _even(words: Iterable[str]) -> Shares:
-    """The same share for each word."""
+def _uniform(words: Iterable[str]) -> Shares:
+    """Return the uniform distribution over the words."""
     known = list(words)
     return dict.fromkeys(known, 1 / len(known))
 

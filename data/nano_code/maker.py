@@ -1,7 +1,7 @@
-"""Makes data/nano_code, the tiny base model that has watched somebody mend functions: `python -m data nano_code`.
+"""Train data/nano_code, the nano base model for mutation repair: `python -m data nano_code`.
 
-What it is taught, by data/nano_code/demonstrations.py, is to say the number of a change that stands beside a line of code
-and was not tried yet. No word of the code is ever repeated, so it learns in fewer steps than the email model.
+The demonstrations (data/nano_code/demonstrations.py) teach it to answer with the number of a mutation that is listed beside
+a line of code and was not tried yet. It never has to copy words of the code, so it needs fewer steps than the email model.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art_nb.tasks.code_repair.mutations import KINDS
+from code_repair.mutations import KINDS
 from data import nano_model
 from data.chat_format import encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
 from data.nano_code.demonstrations import ANSWER, MEND, SUBMIT, DemonstrationsCode
 from data.nano_email.maker import CHAT_TEMPLATE, initial_model
 
-# A line break and the indentation after it are one piece, each kind of change that is offered is one, and the fixed parts of
-# a tool call are. Numbers are cut into pairs of digits, so that the number of a change is one token.
+# A line break with its indentation is one piece, and so are each kind of mutation and the fixed parts of a tool call.
+# Numbers are split into pairs of digits, so that the number of a mutation is one token.
 PIECES = (
     rf"(?:{'|'.join(KINDS)}) (?=\d)|, (?=(?:{'|'.join(KINDS)}) \d)|"
     r'\{"name": "\w+", "arguments": \{(?:"\w+": "?)?|", "\w+": "?|"?\}\}|(?:user|assistant|system|tool)\n'
@@ -30,13 +30,13 @@ PIECES = (
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """The base model's tokenizer: the code of the training problems, each with several sets of names, and all numbers."""
+    """Train the tokenizer on the code of the training problems, each with several sets of names, and on all numbers."""
     task = DemonstrationsCode(random.Random(seed))
     return build_tokenizer([task() for _ in range(120)], task)
 
 
 def build_tokenizer(demonstrations: list[Demonstration], task: DemonstrationsCode, vocab_size: int = 1280):
-    """A tokenizer for these demonstrations and for code with other names."""
+    """Train a tokenizer on these demonstrations and on code with other names."""
     code = [task.renamed(problem, text) for problem in task.problems for text in problem.files.values() for _ in range(4)]
     calls = [render_text(demonstration, CHAT_TEMPLATE) for demonstration in demonstrations]
     whole = "\n".join((MEND, ANSWER, SUBMIT, *(f"{kind} 1" for kind in KINDS), *(f"x{n:02}" for n in range(100))))
@@ -44,28 +44,29 @@ def build_tokenizer(demonstrations: list[Demonstration], task: DemonstrationsCod
 
 
 def batches(tokenizer, task: DemonstrationsCode, rng: random.Random, tokens: int = 6144) -> Iterator[tuple]:
-    """Endless batches of about `tokens` tokens.
+    """Yield endless batches of about `tokens` tokens.
 
-    ids (B, T); where answers are predicted (N, 2) and their targets (N, V); where the numbers of changes stand (M, 2) and
-    of which kind these are, counted from 0 (M).
+    Each is: ids (B, T); positions before answer tokens (N, 2) and their target distributions (N, V); positions of the
+    mutations' numbers (M, 2) and the index of each one's kind (M).
     """
     kinds = tokenizer.convert_tokens_to_ids([f"{kind} " for kind in KINDS])
     while True:
         rows = sorted(encode(tokenizer, [task() for _ in range(24)]), key=lambda row: len(row.ids))
-        # A run of neighbours by length out of twice as many: little of the batch is padding.
+        # Neighbours by length, from twice as many rows, so that little of the batch is padding.
         rows = rows[rng.randrange(len(rows) // 2) :]
         rows = rows[: next((n for n, row in enumerate(rows) if (n + 1) * len(row.ids) > tokens), len(rows))]
         ids, answers = nano_model.stack(tokenizer, rows)
         offered = [(b, place + 1, kinds.index(token)) for b, row in enumerate(rows)
                    for place, token in enumerate(row.ids) if token in kinds]  # fmt: skip
-        changes, told = torch.tensor([place for *place, _ in offered]), torch.tensor([kind for *_, kind in offered])
-        yield ids, answers, nano_model.targets(tokenizer, rows), changes, told
+        places, labels = torch.tensor([place for *place, _ in offered]), torch.tensor([kind for *_, kind in offered])
+        yield ids, answers, nano_model.targets(tokenizer, rows), places, labels
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:
-    """Supervised training. Each step yields its loss of the answers in nats a token, less the targets' own entropy.
+    """Train with supervision. Each step yields the loss of the answers in nats per token, less the entropy of the targets.
 
-    A linear probe behind the second layer must tell from the number of each change of which kind it is, and is thrown away.
+    As an auxiliary loss, a linear probe behind the second layer predicts the kind of each mutation at its number. The probe
+    is discarded.
     """
     rng = random.Random(seed)
     middle: dict[str, torch.Tensor] = {}
@@ -77,8 +78,8 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
         hidden = model.model(input_ids=ids).last_hidden_state
         logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
         answer_loss = F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
-        told = F.cross_entropy(probe(middle["hidden"][changes[:, 0], changes[:, 1]]), kinds)
-        (answer_loss + told).backward()
+        probe_loss = F.cross_entropy(probe(middle["hidden"][changes[:, 0], changes[:, 1]]), kinds)
+        (answer_loss + probe_loss).backward()
         return answer_loss
 
     yield from nano_model.descend(model, probe, batches(tokenizer, DemonstrationsCode(rng), rng), backward, steps)
@@ -86,9 +87,10 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
 
 
 def evaluate(model, tokenizer, seed: int, prompts: int = 1000) -> dict[str, float]:
-    """Sampled calls (temperature 1) in conversations about the validation functions, which were not learnt from.
+    """Sample calls (temperature 1) in conversations about the validation functions, which are not in the training data.
 
-    The shares of calls that are well formed; of `mend`s, those that were offered, and those that were not made before.
+    Returns shares: of the calls, those that are well formed; of the `mend` calls, those with a number that was offered, and
+    those not made before.
     """
     torch.manual_seed(seed)
     task = DemonstrationsCode(random.Random(seed), "val")
@@ -112,24 +114,24 @@ library_name: transformers
 # The nano base model for repairing code
 
 A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
-made for this course. It has watched a mediocre mender. It calls the tools of `art_nb.tasks.code_repair.mending` as they want
-to be called and says numbers of changes that are offered beside the lines of code; `python -m benchmarks.rise_code` measures how
-much it repairs, before and after training. It knows nothing else: no English, and not what code does.
+made for this course. It was trained on demonstrations by a mediocre player: it calls the tools of `code_repair.mutation_repair`
+in the right format, with numbers of mutations that are offered. `python -m benchmarks.rise_code` measures how many functions it
+repairs, before and after GRPO. It knows nothing else: no English, and not what code does.
 
 Made by `python -m data nano_code` (data/nano_code/maker.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
 
 | | |
 | --- | --- |
 | task | {task} |
-| data | repairs of the course's training functions, with other names, generated by data/nano_code/demonstrations.py while training; none is stored |
-| what they teach | the tools, and what can be changed where. The target is the even distribution over what is offered and was not tried yet, and to hand in after a try or two whatever comes of it. No skilled repair is in them |
-| training | {steps} steps of about 6,144 tokens; a linear probe had to tell from each number of which kind the change is and was then thrown away |
-| final loss of the answers, less the targets' own entropy | {answer_loss} nats a token |
-| well-formed calls about functions that it did not learn from | {well_formed:.1%} |
-| of its `mend`s, those that were offered / that were not made before | {offered:.1%} / {new:.1%} |
+| data | repairs of the course's training functions, with other names, generated by data/nano_code/demonstrations.py during training; none is stored |
+| content | the format of the calls and which mutations are offered. The targets are the uniform distribution over offered mutations that were not tried yet, and submitting after a try or two, repaired or not. No skilled repair is included |
+| training | {steps} steps of about 6,144 tokens; a linear probe, discarded afterwards, predicted the kind of each mutation from its number |
+| final loss of the answers, less the targets' entropy | {answer_loss} nats per token |
+| well-formed calls on functions that are not in the training data | {well_formed:.1%} |
+| `mend` calls with an offered number / not made before | {offered:.1%} / {new:.1%} |
 
-training.json holds these figures and the losses of the first steps; tests/test_data.py makes those again. SHA256SUMS lists the
-files' hashes; `python -m art_nb doctor` checks them. Licence: Apache-2.0, as all of the project.
+training.json has these figures and the losses of the first steps; tests/base_models/test_data.py reproduces the latter. SHA256SUMS lists
+the files' hashes; `python -m art_nb doctor` verifies them. Licence: Apache-2.0.
 """  # noqa: E501 - a table's row is one line
 
 RECIPE = nano_model.Recipe("code_repair", 400, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)

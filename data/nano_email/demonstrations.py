@@ -1,9 +1,9 @@
-"""What the nano base model is taught about the email task: how to search, read and answer, by a mediocre searcher.
+"""Demonstrations of the email task for the nano base model: how to search, read and answer, by a mediocre player.
 
-Its searches hold the question's key words, or some of them, mostly in an order that doesn't fit the question. It reads the
-list's mails, mostly from the top, and then gives up more often than it answers. It answers one of the values that it finds
-in a mail, not always of the kind that was asked for. Each step is well formed, none is clever. It works in mailboxes of its
-own, made like the course's from other seeds, so it shows no fact of the course's mailbox.
+Its searches contain the question's keywords, or some of them, mostly sorted in an order that does not fit the question. It
+reads the listed mails, mostly from the top, and then gives up more often than it answers. It answers one of the values in a
+mail, not always of the right kind. Each call is well formed, none is skilled. The mailboxes are made like the course's, from
+other seeds, so no fact of the course's mailbox is shown.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from art_nb.tasks.email_search.environment import I_DONT_KNOW, TOOLS, EmailSearch, Scenario, first_message
-from art_nb.tasks.email_search.mailbox import Mailbox, write_mailbox
 from data.demonstration import Demonstration, Recorder
-from data.mailbox.maker import make
-from data.mailbox.words import EVENTS, KINDS, PAPERS, PASSES, SERIES, TRIPS
+from email_search.environment import I_DONT_KNOW, TOOLS, EmailSearch, Scenario, first_message
+from email_search.mailbox import Mailbox, write_mailbox
+from environments.email_search.maker.maker import make
+from environments.email_search.maker.words import EVENTS, KINDS, PAPERS, PASSES, SERIES, TRIPS
 
-PATIENCE = 7  # turns after which it ends the search
+PATIENCE = 7  # turns after which the player ends the search
 TOPICS = EVENTS + PAPERS + PASSES + SERIES + TRIPS
 Answer = tuple[str, str]  # kind and value
 
 
 class DemonstrationsEmail:
-    """Searches in `mailboxes` made-up mailboxes."""
+    """Draw searches in `mailboxes` made-up mailboxes."""
 
     def __init__(self, rng: random.Random, mailboxes: int = 4):
         self.rng = rng
@@ -35,25 +35,25 @@ class DemonstrationsEmail:
             mails, scenarios = make(rng.randrange(1, 2**31))  # seed 0 is the course's own
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 write_mailbox(Path(folder) / "mailbox", mails)
-                mailbox = Mailbox(Path(folder) / "mailbox")  # is read on when its file is gone; Windows keeps it
+                mailbox = Mailbox(Path(folder) / "mailbox")  # stays open when its file is deleted; Windows keeps the file
             self.asked += [(mailbox, scenario) for scenario in scenarios]
 
     def __call__(self, turns: int = 0) -> Demonstration:
-        """One search, of as many turns as it takes."""
+        """Return one search. turns: ignored; a search has as many as it takes."""
         search = EmailSearch(*self.rng.choice(self.asked))
         recorder = Recorder(first_message(search.scenario))
 
         def call(name: str, **arguments) -> str:
-            said = search.call(name, arguments)
-            recorder.call(name, arguments, said)
-            return said
+            observation = search.call(name, arguments)
+            recorder.call(name, arguments, observation)
+            return observation
 
         mediocre_searcher(self.rng, search.scenario, call)
         return recorder.demonstration(self.rng, TOOLS)
 
 
 def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[..., str]) -> None:
-    """Makes its calls by `call(tool's name, **arguments)`, which returns what the tool says, until it has answered."""
+    """Play a search until it is answered. call: (tool's name, **arguments) -> observation."""
     unread: list[str] = []
     values: list[Answer] = []
     last, turn = "", 0
@@ -67,7 +67,7 @@ def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[...
             call("return_final_answer", answer=I_DONT_KNOW, sources=[])
             return
         if unread and draw < 0.8:
-            if rng.random() < 0.03:  # misread: what the tool then says must have been seen, too
+            if rng.random() < 0.03:  # a wrong id, so that the observation of it is learned, too
                 call("read_email", message_id=f"m{rng.randrange(1000, 8000)}")
                 continue
             last = unread.pop(0) if rng.random() < 0.9 else unread.pop(rng.randrange(len(unread)))
@@ -78,13 +78,13 @@ def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[...
 
 
 def _query(rng: random.Random, scenario: Scenario) -> dict[str, str | int]:
-    """The arguments of a search: words of the question, a sender or dates where it names them, and any order."""
+    """Return the arguments of a search: words of the question, a sender or dates if it names them, and any order."""
     words = [word for word in re.findall(r"\w+", scenario.question) if word.lower() in scenario.about]
     words.sort(key=str.islower)  # a project before its topic
     if len(words) > 1:
         kept = rng.random()
         words = words if kept < 0.8 else words[:1] if kept < 0.9 else words[1:]
-    if rng.random() < 0.06:  # misremembered: that nothing fits must have been seen, too
+    if rng.random() < 0.06:  # a wrong word, so that an empty result is learned, too
         words = [*words[:-1], rng.choice(TOPICS)]
     query: dict[str, str | int] = {"keywords": " ".join(words)}
     if scenario.sender and rng.random() < 0.5:
@@ -99,18 +99,18 @@ def _query(rng: random.Random, scenario: Scenario) -> dict[str, str | int]:
 
 
 def _values(page: str) -> list[Answer]:
-    """Every value that the mail's text holds, of each kind, once."""
+    """Return every value in the mail's text, of every kind, once."""
     body = page.partition("\n\n")[2]
     found = [(m.start(), (kind, m[0])) for kind, about in KINDS.items() for m in about.pattern.finditer(body)]
     return list(dict.fromkeys(value for _, value in sorted(found)))
 
 
 def _pick(rng: random.Random, scenario: Scenario, values: list[Answer]) -> str:
-    """One of them; three times as likely one of the kind that the question is for."""
+    """Draw one of the values; those of the question's kind are three times as likely."""
     return rng.choices(values, [3 if kind == scenario.kind else 1 for kind, _ in values])[0][1]
 
 
 def _sources(rng: random.Random, read: str, unread: list[str]) -> list[str]:
-    """The mail that was read, now and then with another or without any."""
+    """Return the mail that was read; sometimes with another one, sometimes none."""
     draw = rng.random()
     return [read] if draw < 0.7 or not unread else [read, unread[0]] if draw < 0.85 else []

@@ -1,9 +1,9 @@
-"""Makes data/nano_email, the tiny base model that has watched somebody search a mailbox: `python -m data nano_email`.
+"""Train data/nano_email, the nano base model for email search: `python -m data nano_email` (12 minutes on two cores).
 
-It takes 12 minutes on two cores. The task, taught by data/nano_email/demonstrations.py, is mostly copying:
-words of the question, ids of mails, values from their text. Answers alone teach that very slowly, so the model starts near
-it (`initial_model`) and is shown where to look (`Asides`). It is a model of its own because one of this size that was taught
-both tasks at once knew the rules of 2048 less well (90% of its moves were legal; 99% of those of data/nano are).
+The demonstrations (data/nano_email/demonstrations.py) mostly require copying: words of the question, ids of mails, values
+from their text. The loss of the answers alone teaches that very slowly, so the model is initialised for it
+(`initial_model`) and has auxiliary losses (`AuxiliaryLosses`). It is separate from data/nano because a model of this size
+trained on both tasks knew the rules of 2048 less well (90% legal moves, against 99%).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import apply_rotary_pos_emb
 
-from art_nb.tasks.email_search.environment import I_DONT_KNOW
 from data import chat_format, nano_model
 from data.chat_format import SPECIAL_TOKENS, Encoded, encode, render_text, train_tokenizer
 from data.demonstration import Demonstration
 from data.nano_email.demonstrations import DemonstrationsEmail
+from email_search.environment import I_DONT_KNOW
 
-# As the other model's, but of a tool's schema it shows the names alone: it has no use for the rest, which would be most of a
-# short conversation.
+# Like the other model's, but of a tool's schema it shows only the names: the descriptions would be most of a short
+# conversation, and this model cannot read them.
 CHAT_TEMPLATE = chat_format.CHAT_TEMPLATE.replace(
     "{%- for tool in tools %}{{- (tool.function if tool.function is defined else tool) | tojson + '\\n' }}{%- endfor %}",
     """\
@@ -34,8 +34,8 @@ CHAT_TEMPLATE = chat_format.CHAT_TEMPLATE.replace(
 {%- endfor %}""",
 )
 
-# Numbers are cut into pairs of digits, so that copying one means repeating its tokens. So is a capitalised word: its space
-# is apart. The fixed parts of a tool call are one token each.
+# Numbers are split into pairs of digits, and the space before a capitalised word is a piece of its own, so that copying
+# means repeating tokens. Each fixed part of a tool call is one token.
 PIECES = (
     r'\{"name": "\w+", "arguments": \{(?:"\w+": (?:\["?|"?))?|"?, "\w+": (?:\["?|"?)|"?\]?\}\}|", "'
     r"|(?:user|assistant|system|tool)\n|\d{1,2}"
@@ -44,25 +44,25 @@ PIECES = (
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """The base model's tokenizer."""
+    """Train the tokenizer of the base model."""
     task = DemonstrationsEmail(random.Random(seed))
     return build_tokenizer([task() for _ in range(4000)])
 
 
 def build_tokenizer(demonstrations: list[Demonstration], vocab_size: int = 1792) -> PreTrainedTokenizerFast:
-    """A tokenizer that keeps the demonstrations' words and all pairs of digits whole."""
+    """Train a tokenizer in which the words of the demonstrations and all pairs of digits are single tokens."""
     texts = [render_text(demonstration, CHAT_TEMPLATE) for demonstration in demonstrations]
     pairs = "".join(f"x{n:02}" for n in range(100))
     return train_tokenizer(texts + [pairs] * 200, PIECES, CHAT_TEMPLATE, vocab_size)
 
 
 def batches(tokenizer, task: DemonstrationsEmail, rng: random.Random, tokens: int) -> Iterator[tuple]:
-    """Endless batches of about `tokens` tokens: ids (B, T), where an answer is predicted (N, 2), and what it is (N)."""
+    """Yield batches of about `tokens` tokens: ids (B, T), positions before answer tokens (N, 2), these tokens (N)."""
     while True:
         rows: list[Encoded] = []
         while sum(len(row.ids) for row in rows) < 2 * tokens:
             rows += encode(tokenizer, [task() for _ in range(8)])
-        # A run of neighbours by length out of twice as many: little of the batch is padding.
+        # Neighbours by length, from twice as many rows, so that little of the batch is padding.
         rows = sorted(rows, key=lambda row: len(row.ids))[rng.randrange(len(rows) // 2) :]
         rows = rows[: max(2, next((n for n, row in enumerate(rows) if (n + 1) * len(row.ids) > tokens), len(rows)))]
         ids, answers = nano_model.stack(tokenizer, rows)
@@ -70,12 +70,12 @@ def batches(tokenizer, task: DemonstrationsEmail, rng: random.Random, tokens: in
 
 
 def initial_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """The model before training, with attention that starts near the identity.
+    """Return the model before training, with attention close to the identity.
 
-    Queries start as their keys, and what attention reads is written back as it was, so that a token at once looks for its
-    like (Trockman and Kolter, Mimetic Initialization of Self-Attention Layers, 2023). All embeddings share a constant part,
-    without which a layer that has no biases could not look for a position; it adds the same to every logit. Unlike the
-    other model's, every layer sees all of the conversation.
+    Query weights equal key weights, and the output projection is the transpose of the value projection, so that a token
+    attends to equal tokens (Trockman and Kolter, Mimetic Initialization of Self-Attention Layers, 2023). All embeddings
+    share a constant component, without which layers without biases could not attend by position; it shifts all logits
+    equally. Unlike in the other model, every layer attends to the whole conversation.
     """
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(nano_model.nano_config(tokenizer, rope_theta=100_000.0))
@@ -95,13 +95,13 @@ def initial_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCaus
     return model
 
 
-class Asides:
-    """What the model is taught beside its answers, so that it learns early where to look. Only the model is kept.
+class AuxiliaryLosses:
+    """Auxiliary losses with which the model learns early to copy. They are not part of the trained model.
 
-    A linear probe on the middle layer must tell a task's hints. In a task without any, the model must also predict what it
-    reads, and two heads of the last layer must look at where the next token has been said before. Texts that repeat random
-    words teach the same, and that a probe on the first layer can tell the token before: these are the steps of copying
-    (Olsson et al., In-context Learning and Induction Heads, 2022), which take far longer to be found by the answers alone.
+    The model also predicts the text that it reads, and two heads of the last layer must attend to earlier occurrences of the
+    next token. The same is trained on texts that repeat random words, where a linear probe on the first layer must predict
+    the previous token. These are the steps of copying (Olsson et al., In-context Learning and Induction Heads, 2022), which
+    the loss of the answers alone takes far longer to find.
     """
 
     def __init__(self, model: Qwen3ForCausalLM, tokenizer, seed: int):
@@ -121,21 +121,21 @@ class Asides:
         ]
 
     def reading_loss(self, hidden: torch.Tensor, ids: torch.Tensor, answers: torch.Tensor) -> torch.Tensor:
-        """hidden (B, T, H), ids (B, T), answers (N, 2)."""
+        """Return the loss of predicting and attending in the text. hidden: (B, T, H), ids: (B, T), answers: (N, 2)."""
         following = ids[:, 1:]
         real = following != self.pad
         read = F.cross_entropy(self.model.lm_head(hidden[:, :-1][real]), following[real])
-        return 0.25 * read + self._looking(ids, answers, self.fixed)
+        return 0.25 * read + self._attention_loss(ids, answers, self.fixed)
 
     def copying_loss(self, rows: int = 32, length: int = 64, groups: int = 5) -> torch.Tensor:
-        """Texts of a few groups of words, said again and again in any order: each but its first word can be foretold."""
+        """Return the loss on texts that repeat a few groups of words: all but first occurrences are predictable."""
         ids = torch.tensor([self._repeated(length, groups) for _ in range(rows)], device=self.model.device)
         hidden = self.model.model(input_ids=ids).last_hidden_state
-        known = _said_before(ids).any(-1)
+        known = occurrences(ids).any(-1)
         copied = F.cross_entropy(self.model.lm_head(hidden[:, :-1][known]), ids[:, 1:][known])
         before = F.cross_entropy(self.before(self.seen["first"][:, 1:]).flatten(0, 1), ids[:, :-1].flatten())
-        looking = self._looking(ids, torch.zeros(0, 2, dtype=torch.long), torch.zeros_like(self.fixed))
-        return 0.5 * (copied + 0.5 * before + looking)
+        attention = self._attention_loss(ids, torch.zeros(0, 2, dtype=torch.long), torch.zeros_like(self.fixed))
+        return 0.5 * (copied + 0.5 * before + attention)
 
     def _repeated(self, length: int, groups: int) -> list[int]:
         words: list[int] = []
@@ -144,8 +144,8 @@ class Asides:
             words += self.rng.choice(drawn)
         return words[:length]
 
-    def _looking(self, ids: torch.Tensor, answers: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
-        """Minus the log of the attention that goes to where the next token was said, in the mean of both heads."""
+    def _attention_loss(self, ids: torch.Tensor, answers: torch.Tensor, fixed: torch.Tensor) -> torch.Tensor:
+        """Return minus the log of the attention to earlier occurrences of the next token, averaged over both heads."""
         layer, (cos, sin) = self.model.model.layers[-1], self.seen["places"]
         attention, hidden = layer.self_attn, layer.input_layernorm(self.seen["last"])
         heads = (*hidden.shape[:2], -1, attention.head_dim)
@@ -155,20 +155,20 @@ class Asides:
         scores = (queries @ keys.transpose(2, 3) * attention.scaling)[:, :, :-1]
         past = torch.ones_like(scores[0, 0], dtype=torch.bool).tril()
         may_copy = ~fixed[ids[:, 1:]][..., None]
-        after_same = _said_before(ids) & may_copy
+        after_same = occurrences(ids) & may_copy
         answered = torch.zeros_like(ids[:, 1:], dtype=torch.bool)
         answered[answers[:, 0], answers[:, 1]] = True
-        # Where an answer begins to repeat something, no token before it tells what: any place will do.
+        # At the start of a copied piece the previous tokens do not determine the occurrence: any one counts.
         anywhere = (ids[:, None, :] == ids[:, 1:, None]) & past & may_copy & answered[..., None]
         there = torch.where(after_same.any(-1, keepdim=True), after_same, anywhere)
         share = scores.masked_fill(~past, -1e9).log_softmax(-1).masked_fill(~there[:, None], -1e9).logsumexp(-1)
         return -share.mean(1)[there.any(-1)].mean()
 
 
-def _said_before(ids: torch.Tensor) -> torch.Tensor:
-    """(B, T-1, T): whether token j, not later than i, is what follows i, and comes after the same token as it does.
+def occurrences(ids: torch.Tensor) -> torch.Tensor:
+    """Return (B, T-1, T): whether token j <= i equals token i + 1 and follows the same token.
 
-    Where some j also has the same token before that, only those count.
+    If some j also follow the same two tokens, only those count.
     """
     previous, earlier = F.pad(ids, (1, 0), value=-1)[:, :-1], F.pad(ids, (2, 0), value=-1)[:, :-2]
     same = (ids[:, None, :] == ids[:, 1:, None]) & (previous[:, None, :] == ids[:, :-1, None])
@@ -178,26 +178,26 @@ def _said_before(ids: torch.Tensor) -> torch.Tensor:
 
 
 def train(model: Qwen3ForCausalLM, tokenizer, steps: int, seed: int, tokens: int = 6144) -> Iterator[float]:
-    """Supervised training. Each step yields its loss of the answers in nats a token."""
-    asides, rng = Asides(model, tokenizer, seed), random.Random(seed)
+    """Train with supervision. Each step yields the loss of the answers in nats per token."""
+    auxiliary, rng = AuxiliaryLosses(model, tokenizer, seed), random.Random(seed)
 
-    def backward(ids, answers, said) -> torch.Tensor:
+    def backward(ids, answers, tokens) -> torch.Tensor:
         hidden = model.model(input_ids=ids).last_hidden_state
-        loss = F.cross_entropy(model.lm_head(hidden[answers[:, 0], answers[:, 1]]), said)
-        (loss + asides.reading_loss(hidden, ids, answers)).backward()
-        asides.copying_loss().backward()
+        loss = F.cross_entropy(model.lm_head(hidden[answers[:, 0], answers[:, 1]]), tokens)
+        (loss + auxiliary.reading_loss(hidden, ids, answers)).backward()
+        auxiliary.copying_loss().backward()
         return loss
 
-    taught = batches(tokenizer, DemonstrationsEmail(rng), rng, tokens)
-    yield from nano_model.descend(model, asides.before, taught, backward, steps)
-    for hook in asides.hooks:
+    data = batches(tokenizer, DemonstrationsEmail(rng), rng, tokens)
+    yield from nano_model.descend(model, auxiliary.before, data, backward, steps)
+    for hook in auxiliary.hooks:
         hook.remove()
 
 
 def evaluate(model, tokenizer, seed: int, prompts: int = 300) -> dict[str, float]:
-    """Sampled answers (temperature 1) to held-out prompts: the shares that are well-formed calls, and that only copy.
+    """Sample answers (temperature 1) to held-out prompts. Returns the shares of well-formed calls, and of copied calls.
 
-    Copied is a call whose words, ids and value stand in the conversation so far.
+    A call is copied if the conversation so far contains its words, ids and value.
     """
     torch.manual_seed(seed)
     rng = random.Random(seed)
@@ -206,8 +206,8 @@ def evaluate(model, tokenizer, seed: int, prompts: int = 300) -> dict[str, float
     for _ in range(prompts):
         messages, name, given = nano_model.sampled_call(model, tokenizer, generator(), rng, 64)
         text = "\n".join(message.get("content") or "" for message in messages).lower()
-        said = [given.get("keywords"), given.get("from_addr"), given.get("message_id"), given.get("answer")]
-        words = [word for value in said if value and value != I_DONT_KNOW for word in value.split()]
+        values = [given.get("keywords"), given.get("from_addr"), given.get("message_id"), given.get("answer")]
+        words = [word for value in values if value and value != I_DONT_KNOW for word in value.split()]
         well_formed += name is not None
         copied += name is not None and all(word.lower() in text for word in [*words, *given.get("sources", [])])
     return {"well_formed": well_formed / prompts, "copied": copied / prompts}
@@ -221,23 +221,23 @@ library_name: transformers
 # The nano base model for the email task
 
 A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
-made for this course. It has watched a mediocre searcher. It calls the tools as they want to be called and repeats words, ids
-and values; notebooks/03_email_search.ipynb measures how well it answers. It knows nothing else: no English, no facts.
+made for this course. It was trained on demonstrations by a mediocre player: it calls the tools in the right format and copies
+words, ids and values; notebooks/04_email_search.ipynb measures how well it answers. It knows nothing else: no English, no facts.
 
 Made by `python -m data nano_email` (data/nano_email/maker.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
 
 | | |
 | --- | --- |
 | task | {task} |
-| data | searches generated by data/nano_email/demonstrations.py while training, in made-up mailboxes other than the course's; none is stored |
-| what they teach | how to search, read, answer and give up. The searcher sorts without regard to the question, answers a value of the mail that it opened, not always of the kind that was asked for, and gives up more often than it answers; the searcher answers a fifth of the course's training questions rightly |
-| training | {steps} steps of about 6,144 tokens, and 2,048 of texts that repeat random words; a linear probe (which token came before?) was thrown away |
-| final loss of the answers, the searcher's own whims included | {answer_loss} nats a token |
+| data | searches generated by data/nano_email/demonstrations.py during training, in made-up mailboxes other than the course's; none is stored |
+| content | how to search, read, answer and give up. The player chooses the order regardless of the question, answers a value of the mail it read, not always of the right kind, and gives up more often than it answers; it answers a fifth of the course's training questions correctly |
+| training | {steps} steps of about 6,144 tokens, and 2,048 of texts that repeat random words; a linear probe that predicts the previous token was discarded |
+| final loss of the answers, which includes the player's random choices | {answer_loss} nats per token |
 | well-formed calls on held-out prompts | {well_formed:.1%} |
-| calls that repeat only what the conversation holds | {copied:.1%} |
+| calls that copy only from the conversation | {copied:.1%} |
 
-training.json holds these figures and the losses of the first steps; tests/test_data.py makes those again. SHA256SUMS lists the
-files' hashes; `python -m art_nb doctor` checks them. Licence: Apache-2.0, as all of the project.
+training.json has these figures and the losses of the first steps; tests/base_models/test_data.py reproduces the latter. SHA256SUMS lists
+the files' hashes; `python -m art_nb doctor` verifies them. Licence: Apache-2.0.
 """  # noqa: E501 - a table's row is one line
 
 RECIPE = nano_model.Recipe("email_search", 700, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)

@@ -1,14 +1,14 @@
-"""Which calls make sense in form at the airline's desk: what a mediocre clerk there draws from, as `demonstrations` says it.
+"""The executable calls at the airline's desk, from which the mediocre clerk in `demonstrations` chooses.
 
-A call makes sense when the desk has what it needs: a reservation that was found, a flight, a number of bags that the
-customer has said. Whether it is what the customer wants, or allowed, is another matter.
+A call is executable when the desk has what it needs: a reservation, a flight, a number of bags that the customer stated. It
+may still be forbidden, or not what the customer wants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from art_nb.tasks.customer_service.airline_desk import (
+from customer_service.airline_desk import (
     AIRLINE_REASONS,
     BAGS,
     CABINS,
@@ -20,49 +20,50 @@ from art_nb.tasks.customer_service.airline_desk import (
     AirlineDesk,
 )
 
-Words = Callable[[dict[str, str]], list[str]]  # from the arguments before
+Words = Callable[[dict[str, str]], list[str]]  # the previous arguments -> possible words
 Calls = dict[str, dict[str, Words]]
 
 AMOUNTS = ("50", "100")
 AIRLINE_WORDS = (*AIRLINE_REASONS, *CABINS, *AMOUNTS)
-"""Words of arguments that are neither a question nor a way to pay; each must be one token."""
+"""Words of arguments other than topics of questions and payment methods; each must be one token."""
 
 
 def airline_calls(desk: AirlineDesk) -> Calls:
-    """Each tool whose call makes sense in form as things stand, and for each parameter the words that do."""
+    """Return the tools that can be called now, and for each parameter the possible words."""
     calls: Calls = {"ask": {"about": lambda _: list(desk.questions)}, "decline": {}}
-    if desk.user is None and desk.given(USER_ID):
+    if desk.user is None and desk.last_match(USER_ID):
         calls["find_customer"] = {}
-    named, day = desk.given(RESERVATION), desk.given(DAY)
+    named, day = desk.last_match(RESERVATION), desk.last_match(DAY)
     if named and (desk.reservation is None or desk.reservation["reservation_id"] != named):
         calls["find_reservation"] = {}
-    known = desk.reservation is not None or desk.given(PLACES)
+    known = desk.reservation is not None or desk.last_match(PLACES)
     if day and known and (desk.flight is None or desk.flight["date"] != day):
         calls["find_flight"] = {}
-    calls |= changes(desk)
+    calls |= form_calls(desk)
     if desk.form is not None:
-        calls |= {"carry_out": {}} | ({} if desk.agreed else {"confirm": {}})
+        calls |= {"carry_out": {}} | ({} if desk.confirmed else {"confirm": {}})
     return calls
 
 
-def changes(desk: AirlineDesk) -> Calls:
-    """What can go on the form, which needs to be known for: who pays, and the reservation or flight that it is about."""
+def form_calls(desk: AirlineDesk) -> Calls:
+    """Return the calls that fill in the form; those with a payment need the customer's record."""
     calls: Calls = {}
     if desk.reservation is not None:
         calls["cancel"] = {"reason": lambda _: list(AIRLINE_REASONS)}
-        if desk.given(RENAMING):
+        if desk.last_match(RENAMING):
             calls["correct_name"] = {}
     if desk.user is None:
         return calls
     sources = {method["source"] for method in desk.user["payment_methods"].values()}
-    payment: dict[str, Words] = {"payment": lambda _: [word for word, source in desk.sources.items() if source in sources]}
+    methods = [word for word, source in desk.payment_sources.items() if source in sources]
+    payment: dict[str, Words] = {"payment": lambda _: methods}
     if desk.flight is not None:
         calls["book"] = {"cabin": lambda _: list(CABINS), **payment}
     if desk.reservation is not None:
         calls["compensate"] = {"dollars": lambda _: list(AMOUNTS)}
         if desk.flight is not None:
             calls["move"] = payment
-        if bags := desk.given(BAGS):
+        if bags := desk.last_match(BAGS):
             paid = [str(number) for number in range(int(bags.split()[1]) + 1)]
             calls["add_bags"] = {"paid": lambda _: paid, **payment}
     return calls

@@ -1,44 +1,44 @@
-"""Which calls make sense in form at the shop's desk: what a mediocre clerk there draws from, as `demonstrations` says it.
+"""The executable calls at the shop's desk, from which the mediocre clerk in `demonstrations` chooses.
 
-A call makes sense when the desk has what it needs: an order that was found, an item of it, a way to pay that the customer
-has. Whether it is what the customer wants, or allowed, is another matter.
+A call is executable when the desk has what it needs: an order, one of its items, a payment method of the customer. It may
+still be forbidden, or not what the customer wants.
 """
 
 from __future__ import annotations
 
-from art_nb.tasks.customer_service.front_desk import NUMBER, SOURCES, WHO, FrontDesk
-from art_nb.tasks.customer_service.retail import REASONS
-from data.customer_service.words import PRODUCTS, VALUES
+from customer_service.front_desk import NUMBER, SOURCES, WHO, FrontDesk
+from customer_service.retail import REASONS
 from data.nano_service.airline_demonstrations import Calls, Words
+from environments.customer_service.maker.words import PRODUCTS, VALUES
 
 ITEMS = [name for names in PRODUCTS.values() for name in names]
 VARIANTS = [value for values in VALUES.values() for value in values]
 SHOP_WORDS = (*ITEMS, *VARIANTS, *REASONS)
-"""Words of arguments that are neither a question nor a way to pay; each must be one token."""
+"""Words of arguments other than topics of questions and payment methods; each must be one token."""
 
 
 def shop_calls(desk: FrontDesk) -> Calls:
-    """Each tool whose call makes sense in form as things stand, and for each parameter the words that do."""
+    """Return the tools that can be called now, and for each parameter the possible words."""
     calls: Calls = {"ask": {"about": lambda _: list(desk.questions)}, "decline": {}}
-    if desk.user is None and desk.given(WHO):
+    if desk.user is None and desk.last_match(WHO):
         calls["find_customer"] = {}
-    if desk.given(NUMBER) and (desk.order is None or desk.order["order_id"] != desk.given(NUMBER)):
+    if desk.last_match(NUMBER) and (desk.order is None or desk.order["order_id"] != desk.last_match(NUMBER)):
         calls["find_order"] = {}
     if desk.order is not None:
-        calls |= about_order(desk)
+        calls |= order_calls(desk)
     if desk.form is not None:
-        calls |= {"carry_out": {}} | ({} if desk.agreed else {"confirm": {}})
+        calls |= {"carry_out": {}} | ({} if desk.confirmed else {"confirm": {}})
     return calls
 
 
-def about_order(desk: FrontDesk) -> Calls:
-    """The calls about an order that was found, those with a payment only once it is known who pays."""
+def order_calls(desk: FrontDesk) -> Calls:
+    """Return the calls about the order; those with a payment need the customer's record."""
     assert desk.order is not None
     names = [item["name"] for item in desk.order["items"]]
     item: dict[str, Words] = {"item": lambda _: names}
     calls: Calls = {"cancel": {"reason": lambda _: list(REASONS)}, "tell_price": item}
-    if unseen := [name for name in names if name not in desk.products]:
-        calls["find_variants"] = {"item": lambda _: unseen}
+    if not_shown := [name for name in names if name not in desk.products]:
+        calls["find_variants"] = {"item": lambda _: not_shown}
     if desk.user is None:
         return calls
     sources = [method["source"] for method in desk.user["payment_methods"].values()]
@@ -54,5 +54,5 @@ def about_order(desk: FrontDesk) -> Calls:
 
 
 def variants(desk: FrontDesk, item: str) -> list[str]:
-    """What an item that was looked up can be."""
+    """Return the variants of an item that was looked up."""
     return [" ".join(variant["options"].values()) for variant in desk.products[item]["variants"].values()]

@@ -1,8 +1,7 @@
-"""Makes data/nano_tic_tac_toe, the tiny base model for self-play: `python -m data nano_tic_tac_toe` (minutes on two cores).
+"""Trains data/nano_tic_tac_toe, the tiny base model for self-play: `python -m data nano_tic_tac_toe` (minutes on two cores).
 
-It is a Qwen3 causal LM that has seen every board of tic-tac-toe with all free squares as equally good answers. It knows the
-rules: which squares are free, and (because a linear probe had to tell) which of them would complete three in a line. What to
-do with that it has not been told; it plays at random.
+A Qwen3 causal LM that has seen every board of tic-tac-toe with all free squares as equally good answers. It knows which
+squares are free and, from the auxiliary loss of a linear probe, which squares complete a line. It plays at random.
 """
 
 from __future__ import annotations
@@ -14,49 +13,49 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from art_nb.tasks.tic_tac_toe.rules import SQUARES, Board, legal_moves, positions, render, winner
 from data import nano_model
 from data.chat_format import CHAT_TEMPLATE, encode, render_text, token_id, train_tokenizer
 from data.demonstration import Demonstration
+from tic_tac_toe.rules import SQUARES, Board, legal_moves, positions, render, winner
 
-PIECES = r"(?:user|assistant|system|tool)\n| ?[A-Za-z]+| ?\d|\n| ?[^\sA-Za-z0-9]|\s+"  # nothing is glued to its neighbour
+PIECES = r"(?:user|assistant|system|tool)\n| ?[A-Za-z]+| ?\d|\n| ?[^\sA-Za-z0-9]|\s+"  # nothing is merged with its neighbour
 BOARDS = tuple(board for plies in range(9) for board in positions(plies) if legal_moves(board))
 
 
 def demonstration(board: Board, rng: random.Random) -> Demonstration:
-    """A board, and one of its free squares, all of them equally likely."""
+    """Return a board and a random free square; the target is uniform over the free squares."""
     free = legal_moves(board)
-    said = [{"role": "user", "content": render(board)}, {"role": "assistant", "content": rng.choice(free)}]
-    return Demonstration(said, choices=[dict.fromkeys(free, 1 / len(free))])
+    messages = [{"role": "user", "content": render(board)}, {"role": "assistant", "content": rng.choice(free)}]
+    return Demonstration(messages, choices=[dict.fromkeys(free, 1 / len(free))])
 
 
 def completed_lines(board: Board) -> list[float]:
-    """For each square, 1 where x would have three in a line with it, then the same for o; 0 elsewhere. (18,)"""
+    """Return (18,): for each square 1.0 if it completes a line for x, else 0.0; then the same for o."""
     after = (board[:cell] + side + board[cell + 1 :] for side in "xo" for cell in range(len(SQUARES)))
     return [float(now == "." and winner(then) is not None) for now, then in zip(board * 2, after, strict=True)]
 
 
 def make_tokenizer(seed: int) -> PreTrainedTokenizerFast:
-    """The base model's tokenizer."""
+    """Return the base model's tokenizer."""
     rng = random.Random(seed)
     texts = [render_text(demonstration(board, rng)) for board in BOARDS]
     return train_tokenizer(texts, PIECES, CHAT_TEMPLATE, vocab_size=512)
 
 
 def initial_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """The model before training."""
+    """Return the untrained model."""
     torch.manual_seed(seed)
     return Qwen3ForCausalLM(nano_model.nano_config(tokenizer, rope_theta=1_000.0))
 
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:
-    """Supervised training, step by step, with the loss of the answers less what the targets themselves leave open.
+    """Train with supervision. Yields each step's answer loss in nats per token, minus the entropy of the targets.
 
-    The probe reads behind the third layer, where the answer is about to be said, and is thrown away.
+    A probe after the third layer, at the position before the answer, predicts `completed_lines`; it is discarded.
     """
-    rng, seen = random.Random(seed), {}
+    rng, probed = random.Random(seed), {}
     layer = model.model.layers[2]
-    hook = layer.register_forward_hook(lambda _, __, out: seen.update(hidden=out[0] if isinstance(out, tuple) else out))
+    hook = layer.register_forward_hook(lambda _, __, out: probed.update(hidden=out[0] if isinstance(out, tuple) else out))
     probe = torch.nn.Linear(model.config.hidden_size, 2 * len(SQUARES)).to(model.device)
 
     def batches() -> Iterator[tuple[torch.Tensor, ...]]:
@@ -74,8 +73,8 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
         logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
         loss = F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
         squares = answers[::2]  # each answer is a square and the end of the turn
-        told = F.binary_cross_entropy_with_logits(probe(seen["hidden"][squares[:, 0], squares[:, 1]]), lines)
-        (loss + 4 * told).backward()
+        probe_loss = F.binary_cross_entropy_with_logits(probe(probed["hidden"][squares[:, 0], squares[:, 1]]), lines)
+        (loss + 4 * probe_loss).backward()
         return loss
 
     try:
@@ -86,9 +85,9 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
 
 @torch.inference_mode()
 def evaluate(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, prompts: int = 400) -> dict[str, float]:
-    """Over boards drawn at random: the probability of a free square, and of the one that it likes best there.
+    """Return means over random boards.
 
-    The second, less 1 / free squares, says how far it is from having no favourites.
+    legal: the probability of a free square. favoured: the excess of the most likely square over the uniform probability.
     """
     rng = random.Random(seed)
     boards = rng.sample(BOARDS, prompts)
@@ -110,19 +109,19 @@ library_name: transformers
 # The nano base model for tic-tac-toe
 
 A Qwen3 causal language model with {parameters:,} parameters and a byte-fallback BPE tokenizer of {vocabulary} tokens,
-made for this course. It knows which squares are free and which would complete a line, and plays at random. It knows nothing else.
+made for this course. It knows which squares are free and which complete a line, and plays at random. It knows nothing else.
 
 Made by `python -m data nano_tic_tac_toe` (data/nano_tic_tac_toe/maker.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
 
 | | |
 | --- | --- |
 | task | {task} |
-| data | all boards on which a game still runs, drawn while training; none is stored |
-| what they teach | rules and format: the target is the uniform distribution over the free squares. No skilled play is in them |
-| training | {steps} steps of 128 boards; a linear probe had to tell which squares complete a line and was then thrown away |
-| final loss of the answers, less the targets' own entropy | {answer_loss} nats a token |
-| probability of a free square, 400 boards | {legal:.2%} |
-| how much likelier the likeliest square is than an equal share, same boards | {favoured:.2%} |
+| data | all boards of unfinished games, sampled during training, not stored |
+| content | rules and format: the target is the uniform distribution over the free squares. No skilled play |
+| training | {steps} steps of 128 boards, with an auxiliary loss: a linear probe predicts which squares complete a line |
+| final answer loss minus the entropy of the targets | {answer_loss} nats per token |
+| probability of a free square, mean of 400 boards | {legal:.2%} |
+| excess of the most likely square over the uniform probability, same boards | {favoured:.2%} |
 
 SHA256SUMS lists the files' hashes.
 """  # noqa: E501 - a table's row is one line

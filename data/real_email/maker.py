@@ -1,8 +1,8 @@
-"""Makes data/real_email, a LoRA adapter with which SmolLM2 searches a mailbox, badly: `python -m data real_email`.
+"""Train data/real_email, a LoRA adapter with which SmolLM2 searches a mailbox badly: `python -m data real_email`.
 
-It takes half an hour by two threads. What it is taught is what the nano model of the email task is taught
-(data/nano_email/demonstrations.py): how a search is held, by somebody who gives up more often than not. It is trained by the
-course's own supervised learner, as `model.train_sft` does.
+It takes half an hour with two threads. The demonstrations are those of the nano model for email search
+(data/nano_email/demonstrations.py), by a player that gives up more often than it answers. The supervised learner is that of
+`model.train_sft`.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from pathlib import Path
 import torch
 
 import art_nb as art
-from art_nb.real_model import CONFIG, ON_THE_HUB, smollm2
-from art_nb.training.demonstrations import demonstrated
 from art_nb.training.policy import Policy, load_policy
+from art_nb.training.sequences import demonstration_sequences
 from art_nb.training.supervised import SupervisedLearner
+from course.real_model import CONFIG, ON_THE_HUB, smollm2
 from data import nano_model
 from data.item import write_described, write_text
 from data.nano_email.demonstrations import DemonstrationsEmail
 
 BATCHES, SIZE = 100, 8  # demonstrations in a batch
-LEARNING_RATE, WARM_UP = 1.5e-3, 4  # batches until it is reached; then it falls in a line
+LEARNING_RATE, WARM_UP = 1.5e-3, 4  # batches of warm-up; then the rate falls linearly
 PEFT_ARGS = {"r": 8, "lora_alpha": 16}
-LAST = 20  # so many batches' mean loss is the final one
-AT_ONCE = 4096  # tokens: about a batch, in which what all searches begin with is read once
+LAST = 20  # batches whose mean loss is the final loss
+MICRO_BATCH = 4096  # tokens: about a batch, whose common prefix is computed once
 
 
 def build(folder: Path, *, batches: int = BATCHES, seed: int = 0, report=print) -> dict:
-    """Make the adapter and write it to `folder`, whole or not at all. Returns the card's facts, as in training.json."""
+    """Make the adapter and write it to `folder`, whole or not at all. Returns the facts of the card and training.json."""
     started = time.time()
     policy = load_policy(smollm2(), engine="transformers", peft_args=PEFT_ARGS, seed=seed)
-    losses = nano_model.followed(train(policy, batches, seed), batches, report, every=5)
+    losses = nano_model.run_training(train(policy, batches, seed), batches, report, every=5)
     facts = {
         "seed": seed, "batches": batches, "size": SIZE, "last": LAST, "loss": round(nano_model.mean(losses[-LAST:]), 4),
         "first_losses": [round(loss, 4) for loss in losses[: nano_model.FIRST]],
@@ -51,20 +51,20 @@ def build(folder: Path, *, batches: int = BATCHES, seed: int = 0, report=print) 
 
 
 def train(policy: Policy, batches: int, seed: int) -> Iterator[float]:
-    """Batch by batch, each yielding its loss, in nats a token."""
+    """Train batch by batch. Each yields its loss in nats per token."""
     rng = random.Random(seed)
-    task, learner = DemonstrationsEmail(rng), SupervisedLearner(policy, tokens_per_micro_batch=AT_ONCE)
+    task, learner = DemonstrationsEmail(rng), SupervisedLearner(policy, tokens_per_micro_batch=MICRO_BATCH)
     for number in range(batches):
         rate = LEARNING_RATE * min((number + 1) / WARM_UP, 1 - number / batches)
         shown = [task() for _ in range(SIZE)]
-        searches = demonstrated(
+        searches = demonstration_sequences(
             [art.Trajectory(messages_and_choices=each.messages, tools=each.tools) for each in shown], policy.tokenizer
         )
         yield learner.learn(searches, art.TrainSFTConfig(batch_size=SIZE, learning_rate=rate), seed=number)["loss"]
 
 
 def save(policy: Policy, folder: Path) -> None:
-    """In bfloat16, and without this machine's path."""
+    """Save the adapter in bfloat16, with its base model's name on the hub in place of the local path."""
     state = {name: tensor.bfloat16() for name, tensor in policy.model.state_dict().items() if "lora_" in name}
     policy.model.save_pretrained(folder, state_dict=state, save_embedding_layers=False)
     config = json.loads((folder / CONFIG).read_text(encoding="utf-8")) | {"base_model_name_or_path": ON_THE_HUB}
@@ -78,22 +78,21 @@ license: apache-2.0
 library_name: peft
 base_model: HuggingFaceTB/SmolLM2-135M-Instruct
 ---
-# SmolLM2 that has watched somebody search a mailbox
+# SmolLM2 trained on demonstrations of email search
 
-A LoRA adapter of rank {rank} ({parameters:,} weights, in bfloat16) for SmolLM2-135M-Instruct as `art_nb.real_model.smollm2()` makes it:
-of the weights that the package index has in four bits. `smollm2(adapter=...)` with this folder gives a folder for
-`base_model=`. With it the model calls the tools of the email task as they want to be called, and mostly copies what it has
-read; it is a mediocre searcher, and gives up more often than it answers. `python -m benchmarks.rise_real_email` measures how
-many questions it answers, before GRPO and after it.
+A LoRA adapter of rank {rank} ({parameters:,} weights, in bfloat16) for SmolLM2-135M-Instruct as `course.real_model.smollm2()` makes it,
+from the 4-bit weights on the package index. `smollm2(adapter=...)` with this folder returns a folder for `base_model=`. With it
+the model calls the tools of the email task in the right format and mostly copies from what it has read; it gives up more often than it
+answers. `python -m benchmarks.rise_real_email` measures how many questions it answers, before and after GRPO.
 
 Made by `python -m data real_email` (data/real_email/maker.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
 
 | | |
 | --- | --- |
-| data | searches generated by data/nano_email/demonstrations.py while training, in mailboxes other than the course's; none is stored |
-| training | {batches} batches of {size} searches, supervised: the loss of what the searcher says |
-| loss of the last {last} batches | {loss} nats a token; what the searcher draws at random is in it |
+| data | searches generated by data/nano_email/demonstrations.py during training, in mailboxes other than the course's; none is stored |
+| training | {batches} batches of {size} searches, supervised; the loss is that of the player's calls |
+| loss of the last {last} batches | {loss} nats per token, which includes the player's random choices |
 
-training.json holds these figures and the losses of the first batches; tests/test_data.py makes the first again. SHA256SUMS lists
-the files' hashes. Licence: Apache-2.0, as all of the project and the model that it belongs to.
+training.json has these figures and the losses of the first batches; tests/base_models/test_data.py reproduces the first. SHA256SUMS lists
+the files' hashes. Licence: Apache-2.0, as of the project and of the base model.
 """  # noqa: E501 - a table's row is one line

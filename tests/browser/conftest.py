@@ -87,7 +87,7 @@ def lab(tmp_path_factory):
         path.write_text(json.dumps(content))
     env = {**os.environ, "HOME": str(home), "JUPYTER_CONFIG_DIR": str(home / "config"),
            "JUPYTER_DATA_DIR": str(home / "data"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
-           "IPYTHONDIR": str(home / "ipython"), "PYTHONPATH": str(REPOSITORY), "OMP_NUM_THREADS": "1"}  # noqa: E501
+           "IPYTHONDIR": str(home / "ipython"), "PYTHONPATH": os.environ.get("PYTHONPATH", str(REPOSITORY)), "OMP_NUM_THREADS": "1"}  # noqa: E501
     port = free_port()
     log = home / "lab.log"
     with log.open("w") as out:

@@ -8,9 +8,9 @@ from pathlib import Path
 import synthetic
 
 import art_nb as art
-from art_nb.tasks.email_search import I_DONT_KNOW, EmailSearch, first_message
-from art_nb.tasks.email_search.mailbox import Address, Mail, Mailbox, write_mailbox
-from art_nb.tasks.email_search.scenarios import Scenario
+from email_search import I_DONT_KNOW, EmailSearch, first_message
+from email_search.mailbox import Address, Mail, Mailbox, write_mailbox
+from email_search.scenarios import Scenario
 
 HOSTILE = synthetic.HOSTILE
 LINK = '<a href="javascript:window.hacked=1">here</a> <iframe src="javascript:top.hacked=1"></iframe> javascript:window.hacked=1'

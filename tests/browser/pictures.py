@@ -1,7 +1,7 @@
 """The README's and a notebook's pictures, taken anew: `python -m pytest tests/browser/pictures.py` (six minutes; no part of
 `make test`).
 
-Training is notebook 02 while it runs in JupyterLab, the live page notebook 06; the trajectory is the best game of notebook 02's
+Training is notebook 02 while it runs in JupyterLab, the live page notebook 11; the trajectory is the best game of notebook 02's
 committed outputs, in the book.
 """
 
@@ -64,9 +64,9 @@ def test_training(page, lab):
 
 def test_live_page(page, lab):
     """While workers play, after the fourth step."""
-    opened(page, lab, "06_serve")
+    opened(page, lab, "11_serve")
     run_all(page)
-    expect(page.frame_locator("iframe.an-page").locator("#link")).to_have_text("live", timeout=300_000)
+    expect(page.frame_locator("iframe.an-page").locator("#link")).to_have_text("connected", timeout=300_000)
     tab = page.context.new_page()
     tab.set_viewport_size({"width": 1100, "height": 1040})
     tab.goto(page.locator(".an-link a").get_attribute("href"))

@@ -16,8 +16,8 @@ from test_explorers_token_in_lab import HOSTILE, shown_numbers
 from test_judge_view_in_lab import GROUPS, order
 from test_widgets_in_lab import RECORDS, SETUP, VIEWER, press, settle
 
-from art_nb.widgets import KLExplorer
 from book.build import VIEW, build, with_states
+from course.explorers import KLExplorer
 
 pytestmark = pytest.mark.browser
 
@@ -28,7 +28,7 @@ TRAINING = "rows = [synthetic.history_row(step) for step in range(1, 31)]\nTrain
 TALK = "TrajectoryViewer([synthetic.talk_record(i) for i in range(2)])"
 EXPLORERS = f"""
 from IPython.display import display
-from art_nb.widgets import AdvantageExplorer, TokenLens
+from course.explorers import AdvantageExplorer, TokenLens
 display(AdvantageExplorer([0, 0, 1, 1]), TokenLens({[*HOSTILE, "<!--<script>"]!r}, [-1.0] * {len(HOSTILE) + 1}))
 """
 

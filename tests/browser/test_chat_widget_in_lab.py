@@ -8,9 +8,9 @@ from test_widgets_in_lab import SETUP, open_notebook, press, run_all, save, set_
 pytestmark = pytest.mark.browser
 
 CHAT = """
-from art_nb.tasks.customer_service import course_tasks, course_world
-from art_nb.tasks.customer_service.clerks import Clerk
-from art_nb.widgets import ChatWidget
+from customer_service import course_tasks, course_world
+from customer_service.clerks import Clerk
+from customer_service.chat_widget import ChatWidget
 tasks = {task.id: task for task in course_tasks("retail", "train")}
 chat = ChatWidget(course_world("retail"), tasks["train-1"], Clerk())
 """
@@ -40,9 +40,9 @@ def test_the_reader_is_the_customer(page, lab, shot):
     assert button("Send").is_disabled() and button("Let the customer speak").is_disabled()
 
     # the kernel is busy with the last cell: what is said waits, and the widget says so
-    button("Begin again").click()
+    button("Restart").click()
     settle(page)
-    assert status.inner_text().startswith("Waiting for the kernel") and button("Begin again").is_disabled()
+    assert status.inner_text().startswith("Waiting for the kernel") and button("Restart").is_disabled()
     shot(view, "chat_waits")
     lab.release("chat")
     answered(view, 0)
@@ -76,7 +76,7 @@ def test_the_reader_is_the_customer(page, lab, shot):
     answered(view, 4)
     assert status.inner_text().endswith("solved.") and "leaves" in texts(view, ".an-customer")[-1]
     shot(view, "chat_dark")
-    button("Take back").click()
+    button("Undo").click()
     answered(view, 3)
     assert status.inner_text() == "Your turn."
     wait_idle(page)

@@ -1,4 +1,4 @@
-"""The live page in Chromium: asked for the token, told what happens, reconnecting by itself, on a phone and by keyboard."""
+"""The live page in Chromium: login, updates, reconnecting, on a narrow screen and by keyboard."""
 
 import asyncio
 import json
@@ -8,19 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from playwright.sync_api import expect
-from serving import TOKEN, Server
+from running_server import TOKEN, Server
 from test_backend import gather
 from test_widgets_in_lab import open_notebook, run_all
 
 import art_nb as art
-from art_nb.remote import RemoteBackend
+from art_nb.backends.remote import RemoteBackend
 
 pytestmark = pytest.mark.browser
-expect.set_options(timeout=60_000)  # the page tries again after up to ten seconds, and a server takes its time to start
+expect.set_options(timeout=60_000)  # the page reconnects after up to ten seconds, and the server takes a while to start
 
 
 def train(server, base, path, name="m"):
-    """One step of training, in a thread: Playwright's loop runs in this one."""
+    """Train one step, in another thread: Playwright's event loop runs in this one."""
 
     async def step():
         async with RemoteBackend(server.url, TOKEN, path=path) as backend:
@@ -39,28 +39,28 @@ def test_the_page_follows_the_server(page, shot, tiny_base, tmp_path):
     try:
         train(server, tiny_base, tmp_path)
         page.goto(server.url)
-        page.get_by_label("The token").fill(TOKEN)
+        page.get_by_label("Access token").fill(TOKEN)
         page.keyboard.press("Enter")
-        expect(page.locator("#link")).to_have_text("live")
-        expect(page.locator("#runs button")).to_have_text(re.compile("p/m.*step 1, on tiny"))
+        expect(page.locator("#link")).to_have_text("connected")
+        expect(page.locator("#model-buttons button")).to_have_text(re.compile("p/m.*step 1, base model tiny"))
         expect(page.locator("#curve .an-training")).to_have_attribute("data-steps", "1")
         expect(page.locator("#trajectories .an-viewer")).to_contain_text("step 1, group 0, trajectory 0")
-        train(server, tiny_base, tmp_path)  # what happens meanwhile is shown
+        train(server, tiny_base, tmp_path)
         expect(page.locator("#curve .an-training")).to_have_attribute("data-steps", "2")
         expect(page.locator("#curve .an-training")).to_contain_text("step 2 is saved")
-        expect(page.locator("#newer")).to_have_text("Show those of step 2")
+        expect(page.locator("#newer")).to_have_text("Show step 2")
         page.locator("#newer").focus()
         page.keyboard.press("Enter")
         expect(page.locator("#trajectories .an-viewer")).to_contain_text("step 2, group 0, trajectory 0")
         train(server, tiny_base, tmp_path, "second")
-        page.locator("#runs button", has_text="p/second").press("Enter")
-        expect(page.locator("#runs button", has_text="p/second")).to_have_attribute("aria-pressed", "true")
+        page.locator("#model-buttons button", has_text="p/second").press("Enter")
+        expect(page.locator("#model-buttons button", has_text="p/second")).to_have_attribute("aria-pressed", "true")
         expect(page.locator("#curve .an-training")).to_have_attribute("data-steps", "1")
         shot(page, "dashboard")
         server.kill()
         expect(page.locator("#link")).to_have_class("lost")
         server.start()
-        expect(page.locator("#link")).to_have_text("live")  # with the cookie that it has
+        expect(page.locator("#link")).to_have_text("connected")  # with the same cookie
         page.emulate_media(color_scheme="dark")
         page.set_viewport_size({"width": 375, "height": 700})
         expect(page.locator("#curve .an-training")).to_have_attribute("data-theme", "dark")
@@ -71,30 +71,30 @@ def test_the_page_follows_the_server(page, shot, tiny_base, tmp_path):
         server.kill()
 
 
-def code_of(server):
-    """A code that opens the page once."""
-    asked = urllib.request.Request(f"{server.url}/codes", method="POST", headers={"authorization": f"Bearer {TOKEN}"})
-    return json.load(urllib.request.urlopen(asked))["code"]
+def login_code(server):
+    """Return a login code."""
+    request = urllib.request.Request(f"{server.url}/codes", method="POST", headers={"authorization": f"Bearer {TOKEN}"})
+    return json.load(urllib.request.urlopen(request))["code"]
 
 
 def test_a_code_opens_the_page_once(page, browser, server):
-    address = f"{server.url}/#code={code_of(server)}"
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    address = f"{server.url}/#code={login_code(server)}"
+    requested = []
+    page.on("request", lambda request: requested.append(request.url))
     page.goto(address)
-    expect(page.locator("#link")).to_have_text("live")
-    assert page.url == f"{server.url}/" and not [url for url in asked if "code=" in url]  # it stands in no log
+    expect(page.locator("#link")).to_have_text("connected")
+    assert page.url == f"{server.url}/" and not [url for url in requested if "code=" in url]  # so no log contains it
     page.reload()
-    expect(page.locator("#link")).to_have_text("live")
+    expect(page.locator("#link")).to_have_text("connected")
     other = browser.new_context().new_page()
     with other.expect_response("**/login", timeout=60_000) as answer:
         other.goto(address)
     assert answer.value.status == 401
-    expect(other.get_by_label("The token")).to_be_visible()
+    expect(other.get_by_label("Access token")).to_be_visible()
     other.context.close()
 
 
-def test_the_page_stands_in_a_notebook_and_follows_the_server_through_jupyterlabs_proxy(page, shot, lab, tiny_base, tmp_path):
+def test_the_page_in_a_notebook_follows_the_server_through_jupyterlabs_proxy(page, shot, lab, tiny_base, tmp_path):
     """A real JupyterLab with jupyter-server-proxy: the page, its script and its WebSocket below /user/ann/proxy/PORT/."""
     server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
     try:
@@ -103,19 +103,19 @@ def test_the_page_stands_in_a_notebook_and_follows_the_server_through_jupyterlab
         open_notebook(page, lab, lab.write("live.ipynb", shows))
         run_all(page)
         frame = page.frame_locator("iframe.an-page")
-        expect(frame.locator("#link")).to_have_text("live")
+        expect(frame.locator("#link")).to_have_text("connected")
         train(server, tiny_base, tmp_path)
-        expect(frame.locator("#runs button")).to_have_text(re.compile("p/m.*step 1, on tiny"))
+        expect(frame.locator("#model-buttons button")).to_have_text(re.compile("p/m.*step 1, base model tiny"))
         expect(frame.locator("#trajectories .an-viewer")).to_contain_text("step 1, group 0, trajectory 0")
         shot(page, "live-page-in-lab")
         server.kill()
         expect(frame.locator("#link")).to_have_class("lost")
         server.start()
-        expect(frame.locator("#link")).to_have_text("live")
+        expect(frame.locator("#link")).to_have_text("connected")
         near = f"{lab.url}/proxy/{server.port}/"
         cookies = [cookie for cookie in page.context.cookies() if cookie["name"].startswith("art_nb")]
         assert [(cookie["path"], cookie["httpOnly"]) for cookie in cookies] == [(f"/user/ann/proxy/{server.port}", True)]
-        # A page elsewhere that the browser has open may neither ask with that cookie nor listen.
+        # A page of another origin in the same browser is rejected in spite of the cookie.
         stranger = {"cookie": f"{cookies[0]['name']}={cookies[0]['value']}", "origin": "http://127.0.0.1:9"}
         assert page.request.get(f"{near}status").status == 200
         assert page.request.get(f"{near}status", headers=stranger).status == 403

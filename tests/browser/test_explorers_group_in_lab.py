@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from test_widgets_in_lab import open_notebook, press, run_all, set_theme, settle, wait_idle
 
-from art_nb.widgets import AdvantageExplorer, SurrogateExplorer
+from course.explorers import AdvantageExplorer, SurrogateExplorer
 
 pytestmark = pytest.mark.browser
 
-SETUP = "from art_nb.widgets import AdvantageExplorer, SurrogateExplorer"
+SETUP = "from course.explorers import AdvantageExplorer, SurrogateExplorer"
 PRESETS = {
     "One outlier": [0, 0, 0, 0, 0, 1],
     "Half and half": [0, 0, 0, 1, 1, 1],

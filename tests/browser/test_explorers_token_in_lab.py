@@ -7,11 +7,11 @@ import re
 import pytest
 from test_widgets_in_lab import open_notebook, press, run_all, set_theme, settle, wait_idle
 
-from art_nb.widgets import KLExplorer, TokenLens
+from course.explorers import KLExplorer, TokenLens
 
 pytestmark = pytest.mark.browser
 
-SETUP = "import random\nfrom art_nb.widgets import KLExplorer, TokenLens"
+SETUP = "import random\nfrom course.explorers import KLExplorer, TokenLens"
 HOSTILE = ["<img src=x onerror=window.hacked=1>", "</script><script>window.hacked=1</script>", " a b", "\n", "", "\u202eevil"]
 LENS = f"""
 tokens = {HOSTILE!r} + ["<tool_call>", '{{"name"', ":", " \\"search", "_mail", "\\"", "}}", "\\n\\n", "The", " answer", " is", " 42", "."]

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.browser
 
 GROUPS = """
 import art_nb as art
-from art_nb.widgets.judge_view import JudgeView
+from course.explorers import JudgeView
 
 def judged(score, truth, reason):
     said = [{"role": "user", "content": synthetic.HOSTILE}, {"role": "assistant", "content": f"I did {truth}"}]

@@ -1,4 +1,4 @@
-"""The mail client of TrajectoryViewer in a real JupyterLab, on hostile mails, while the kernel is busy."""
+"""The mail client of MailViewer in a real JupyterLab, on hostile mails, while the kernel is busy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from test_widgets_in_lab import SETUP, open_notebook, run_all, set_theme, settle
 pytestmark = pytest.mark.browser
 expect.set_options(timeout=120_000)  # on a busy machine
 
-MAILS = SETUP + "import hostile_mail\nrecords = hostile_mail.records('mailbox')"
-VIEWER = "TrajectoryViewer(records, kind=hostile_mail.kind)"
+MAILS = SETUP + "import hostile_mail\nfrom email_search.mail_viewer import MailViewer\nrecords = hostile_mail.records('mailbox')"
+VIEWER = "MailViewer(records, kind=hostile_mail.kind)"
 
 # Parts of the view whose content is wider than they are; those that end in an ellipsis are cut on purpose.
 TOO_WIDE = """(root) => [document.documentElement, root, ...root.querySelectorAll("*")].filter((node) =>

@@ -1,1 +1,1 @@
-"""`art.utils.benchmarking`: models and steps compared over splits, by what they logged; as a table and as pictures."""
+"""ART's `art.utils.benchmarking`: compare models, steps and splits by their logged trajectories."""

@@ -1,11 +1,11 @@
-"""Which model and split to compare, and under what name."""
+"""`BenchmarkModelKey`: a model and split to compare."""
 
 from dataclasses import dataclass
 
 
 @dataclass
 class BenchmarkModelKey:
-    """A model's logged trajectories of one split. display_name: what to call it; None: its name. split: None: "val"."""
+    """A model's logged trajectories of one split (None: "val"), labelled `display_name` (None: its name)."""
 
     name: str
     display_name: str | None = None

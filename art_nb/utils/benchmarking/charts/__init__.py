@@ -1,4 +1,4 @@
-"""`art.utils.benchmarking.charts`: pictures of a metric, over the steps of training and from its first step to its last."""
+"""ART's `art.utils.benchmarking.charts`: plots of a metric over training steps, and from the first step to the last."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -24,13 +24,12 @@ def training_progress_chart(
     perfect_score: float | None = None,
     legend_loc: str | None = "lower right",
 ) -> "Figure":
-    """A line for each model over its steps, its 95% interval as a band; a level line for a model with one step.
+    """Plot each model's mean over its steps with a 95% band; a model with one step as a horizontal line.
 
     Args:
-        df: of `load_trajectories`; metric_name: with or without "metric_".
-        models: as of `comparison.chosen`.
+        df, metric_name, models: as in `comparison_table`.
         title, x_label, y_label: None: the metric's name, "step", none.
-        perfect_score: draws a line at this height.
+        perfect_score: draw a horizontal line at this value.
     """
     figure, axes = _axes(title or metric_name, perfect_score)
     table = comparison_table(df, metric_name, models)
@@ -56,9 +55,9 @@ def percentage_comparison_bar_chart(
     perfect_score: float | None = None,
     num_decimals: int = 0,
 ) -> "Figure":
-    """A bar for each model at its last step, hatched from its first step on; numbers from 0 to 1 in percent.
+    """Plot a bar up to each model's last mean, hatched from its first mean on; values from 0 to 1 as percentages.
 
-    Arguments: as of `training_progress_chart`; num_decimals: of the numbers on the bars.
+    Arguments as in `training_progress_chart`; num_decimals: of the labels on the bars.
     """
     figure, axes = _axes(title or metric_name, perfect_score)
     table = comparison_table(df, metric_name, models)
@@ -76,11 +75,9 @@ def percentage_comparison_bar_chart(
 
 
 def _axes(title: str, perfect_score: float | None) -> tuple["Figure", "Axes"]:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(figure)  # so that it can be drawn without pyplot keeping it
+    figure = Figure(figsize=(6, 4), layout="constrained")  # without pyplot, which would keep a reference
     axes = figure.subplots()
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,211 @@
+"""FileBackend: what all backends share.
+
+    {path}/{project}/models/{name}/history.jsonl, trajectories/, state.json    see `storage.run_log`
+    {path}/{project}/models/{name}/checkpoints/{step:04d}/                     see `loaded_model`
+
+Does not depend on where a model is sampled and trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from art_nb.backends.steps import StepRequest
+from art_nb.model import Model
+from art_nb.storage import checkpoints
+from art_nb.storage.summary import summary
+from art_nb.training.names import PolicyNames
+from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
+
+if TYPE_CHECKING:
+    from art_nb.model import TrainableModel
+
+
+class RegisteredModel:
+    """A model that a backend has loaded. loop: the event loop that answers blocking clients."""
+
+    def __init__(self, names: PolicyNames, folder: Path):
+        self.names, self.folder = names, folder
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._counted = 0, 0.0
+
+    def sampled(self) -> tuple[int, float]:
+        """Return the number of tokens sampled since the model was loaded, and the seconds that took."""
+        return 0, 0.0
+
+    def count_from_here(self) -> None:
+        """Let `rollout_metrics` start again from 0."""
+        self._counted = self.sampled()
+
+    def rollout_metrics(self) -> dict[str, float]:
+        """Return seconds and throughput of sampling since the last `count_from_here`; {} if nothing was sampled."""
+        tokens, seconds = (now - then for now, then in zip(self.sampled(), self._counted, strict=True))
+        if not seconds:
+            return {}
+        return {"rollout_s": seconds, "rollout_tokens_per_s": tokens / seconds, "time/step_actor_s": seconds}
+
+
+M = TypeVar("M", bound=RegisteredModel)
+R = TypeVar("R", bound=TrainResult)
+
+
+class FileBackend(ABC, Generic[M, R]):
+    """Registers models, keeps their files, and hands training steps to `take_step`.
+
+    gpu_cost_per_hour_usd: logged as costs/gpu. progress: called with a short text before a long operation.
+
+    Raises: ValueError when `path` is in the place of a file.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike | None,
+        progress: Callable[[str], None] | None,
+        gpu_cost_per_hour_usd: float | None = None,
+    ) -> None:
+        self.path = Path(path or ".art")
+        if files := [each for each in (self.path, *self.path.parents) if each.is_file()]:
+            raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or existing")
+        self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
+        self.progress = progress or (lambda text: None)
+        self.models: dict[Path, M] = {}  # by folder
+
+    @abstractmethod
+    async def load(self, model: TrainableModel) -> M:
+        """Load a model at its latest checkpoint."""
+
+    @abstractmethod
+    async def take_step(self, model: TrainableModel, request: StepRequest) -> R:
+        """Train one step and save a checkpoint."""
+
+    @abstractmethod
+    async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
+        """Copy a checkpoint of another model to this one; return its step. options: as of `fork_checkpoint`."""
+
+    async def register(self, model: Model[Any, Any]) -> None:
+        """Create the folder of the model's files."""
+        self.output_dir(model).mkdir(parents=True, exist_ok=True)
+
+    def output_dir(self, model: Model[Any, Any]) -> Path:
+        """Return the folder of the model's files."""
+        return self.path / model.project / "models" / model.name
+
+    def automatic_gpu_cost_per_hour_usd(self, model: Model[Any, Any]) -> float | None:
+        """Return `gpu_cost_per_hour_usd`."""
+        return self.gpu_cost_per_hour_usd
+
+    async def close(self) -> None:
+        """Release every model."""
+        self.models.clear()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _prepare_backend_for_training(
+        self, model: TrainableModel, config: dict[str, Any] | None = None
+    ) -> tuple[str | None, str | None]:
+        """Load the model unless it is loaded. Returns base url and api key; (None, None) in process."""
+        folder = self.output_dir(model)
+        if folder not in self.models:
+            self.models[folder] = await self.load(model)
+        self.models[folder].loop = asyncio.get_running_loop()
+        return None, None
+
+    def loaded(self, model: Model[Any, Any]) -> M:
+        """Return what the backend holds of a registered model. Raises: ValueError when it is not registered."""
+        found = self.models.get(self.output_dir(model))
+        if found is None:
+            raise ValueError(f"model {model.name!r} is not registered here: call `await model.register(backend)` first")
+        return found
+
+    async def _get_step(self, model: Model[Any, Any]) -> int:
+        return self.loaded(model).names.step
+
+    def _model_inference_name(self, model: TrainableModel, step: int | None = None) -> str:
+        return self.loaded(model).names.at(step)
+
+    async def train(
+        self,
+        model: TrainableModel,
+        trajectory_groups: Iterable[TrajectoryGroup],
+        *,
+        config: TrainConfig | None = None,
+        _log: bool = False,
+        **art_options: Any,
+    ) -> R:
+        """Train one step on the groups and save a checkpoint.
+
+        art_options: learning_rate=..., kl_penalty_coef=... and other options of ART's `backend.train`.
+
+        Raises, with model and files unchanged:
+            ValueError: the groups cannot be trained on; the message names the trajectory.
+            FloatingPointError: the loss is not finite.
+        """
+        config = (config or TrainConfig()).with_art_options(art_options)
+        return await self.take_step(model, StepRequest(list(trajectory_groups), config, _log))
+
+    async def train_sft(
+        self,
+        model: TrainableModel,
+        trajectories: Iterable[Trajectory],
+        *,
+        config: TrainSFTConfig | None = None,
+        _log: bool = False,
+    ) -> R:
+        """Train one step on demonstrations, one optimizer step per batch, and save a checkpoint. Raises: as `train`."""
+        return await self.take_step(model, StepRequest(list(trajectories), config or TrainSFTConfig(), _log))
+
+    async def log_step(
+        self, model: TrainableModel, request: StepRequest, result: TrainResult, checkpoint: Path | None = None
+    ) -> dict[str, Any]:
+        """Append the row of a step that was taken in another process to history.jsonl; return the row."""
+        loaded, split = self.loaded(model), "train" if isinstance(request.config, TrainConfig) else "sft"
+        row = (summary(request.groups) if request.groups else {}) | result.metrics | loaded.rollout_metrics()
+        loaded.count_from_here()
+        row = await model.run_log.complete_row(split, row, request.groups)
+        model.run_log.append_row(split, result.step, row, request.groups, checkpoint)
+        return row
+
+    async def _experimental_fork_checkpoint(
+        self,
+        model: Model,
+        from_model: str,
+        from_project: str | None = None,
+        from_s3_bucket: str | None = None,
+        not_after_step: int | None = None,
+        verbose: bool = False,
+        prefix: str | None = None,
+        *,
+        best_metric: str | None = None,
+        optimizer: bool = True,
+    ) -> None:
+        """Let `model` start from a checkpoint of another model of this backend, at the same step.
+
+        Args:
+            not_after_step: ignore later checkpoints.
+            best_metric: "split/name" of a logged metric: take the checkpoint with its highest value, not the latest.
+            from_s3_bucket, prefix: ART's storage, not available here.
+
+        Raises: as `training.fork_checkpoint`; ValueError when the adapter does not fit a registered model.
+        """
+        if from_s3_bucket is not None or prefix is not None:
+            raise ValueError("from_s3_bucket, prefix: there is no S3 here; copy the model's folder into the backend's path")
+        project = from_project or model.project
+        step = await self.fork(
+            model, from_model, project, not_after_step=not_after_step, best_metric=best_metric, optimizer=optimizer
+        )
+        if verbose:
+            print(f"{model.name!r} starts from {project}/{from_model}@{step}")
+
+    async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
+        loaded = self.loaded(model)
+        checkpoints.prune(loaded.folder / "checkpoints", {*steps_to_keep, loaded.names.step})

@@ -1,0 +1,173 @@
+"""HTTP requests that are retried when a connection is lost or a server restarts.
+
+Every request may be sent more than once, so it must be idempotent: the server recognises a repeated one by its key or
+number, or it only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import httpx
+
+READ_TIMEOUT = 60.0  # seconds without a byte; the server sends one more often than that
+RETRIED = {425, 429, 502, 503, 504}  # status codes
+MAX_PAUSE = 5.0  # seconds between two attempts
+
+
+class Gone(Exception):
+    """The server no longer knows the session that this request belongs to (status 410)."""
+
+
+class Unreachable(ConnectionError):
+    """The server did not answer within `patience` seconds."""
+
+
+class TokenRefused(PermissionError):
+    """The server refuses the token (status 401)."""
+
+
+class RequestRefused(ValueError):
+    """The request is refused; the message says why. final: the server judged its content, so sending it again cannot help.
+
+    A refusal that is not final comes from a proxy, for example, or from a limit that can be raised.
+    """
+
+    def __init__(self, message: str, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
+
+
+class Connection:
+    """Connection to one server. url: its root. api_key: its token. patience: seconds to retry before giving up."""
+
+    def __init__(self, url: str, api_key: str, patience: float) -> None:
+        self.url, self.api_key, self.patience = url.rstrip("/"), api_key, patience
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
+
+    def _http(self) -> httpx.AsyncClient:
+        """Return the client of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            local = httpx.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
+            self._clients[loop] = httpx.AsyncClient(
+                base_url=self.url, headers={"authorization": f"Bearer {self.api_key}"},
+                timeout=httpx.Timeout(READ_TIMEOUT, connect=10), limits=httpx.Limits(max_connections=None),
+                trust_env=not local, verify=self.url.startswith("https:"),
+            )  # fmt: skip
+        return self._clients[loop]
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop."""
+        if client := self._clients.pop(asyncio.get_running_loop(), None):
+            await client.aclose()
+
+    async def ask(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> Any:
+        """Send a request; return the JSON of the response.
+
+        Raises: Gone, RequestRefused, TokenRefused, Unreachable; RuntimeError for an internal error of the server.
+        """
+        return json.loads((await self.fetch(method, path, body, timeout)) or b"null")
+
+    async def fetch(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> bytes:
+        """Send a request; return the bytes of the response. Raises: as `ask`."""
+        content = None if body is None else encoded(body)
+        retries = Retries(self)
+        while True:
+            try:
+                response = await self._http().request(method, path, content=content, timeout=timeout, headers=_JSON)
+                _check(response)
+                return response.content
+            except httpx.TransportError as error:
+                await retries.pause(error)
+
+    async def lines(self, path: str, body: Any) -> AsyncIterator[dict[str, Any]]:
+        """POST; yield the JSON lines of the response up to the first without "progress". Restarts when it breaks off.
+
+        Raises: as `ask`.
+        """
+        content, retries = encoded(body), Retries(self)
+        while True:
+            try:
+                async with self._http().stream("POST", path, content=content, headers=_JSON) as response:
+                    if not response.is_success:
+                        await response.aread()
+                    _check(response)
+                    async for line in response.aiter_lines():
+                        retries.restart()
+                        item = json.loads(line)
+                        if "error" in item:
+                            raise _refusal(item["status"], item)
+                        yield item
+                        if "progress" not in item:
+                            return
+                raise httpx.RemoteProtocolError("the response broke off")
+            except httpx.TransportError as error:
+                await retries.pause(error)
+
+
+class Retries:
+    """The pauses between attempts, until the connection's patience is over."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.restart()
+
+    def restart(self) -> None:
+        """Restart the clock: an attempt succeeded."""
+        self._until, self._seconds = time.monotonic() + self._connection.patience, 0.1
+
+    async def pause(self, error: httpx.TransportError) -> None:
+        """Wait before the next attempt. Raises: Unreachable when patience is over."""
+        if time.monotonic() >= self._until:
+            raise Unreachable(
+                f"{self._connection.url} did not answer for {self._connection.patience:g} seconds "
+                f"({error or type(error).__name__}). Is the server running, and is this its address? Nothing is lost: run "
+                "the same again once it answers."
+            ) from error
+        await asyncio.sleep(self._seconds)
+        self._seconds = min(2 * self._seconds, MAX_PAUSE)
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def encoded(body: Any) -> bytes:
+    """Return `body` as JSON; objects of the openai package as their fields."""
+    return json.dumps(body, default=lambda value: value.model_dump(exclude_none=True)).encode()
+
+
+def digest(body: Any) -> str:
+    """Return a hash of `encoded(body)`: 24 hexadecimal digits."""
+    return hashlib.blake2b(encoded(body), digest_size=12).hexdigest()
+
+
+def _check(response: httpx.Response) -> None:
+    if response.is_success:
+        return
+    if response.status_code in RETRIED:
+        raise httpx.RemoteProtocolError(f"status {response.status_code}")  # retried like a lost connection
+    try:
+        body = response.json()
+    except ValueError:
+        body = {}
+    raise _refusal(response.status_code, body)
+
+
+def _refusal(status: int, body: Any) -> Exception:
+    error = body.get("error") if isinstance(body, dict) else None
+    # Else another program answered, such as a proxy.
+    message = error["message"] if isinstance(error, dict) and "message" in error else None
+    final = status == 422 or (message is not None and status in (400, 409))
+    message = message or f"status {status}: {json.dumps(body)[:1000]}"
+    if status == 401:
+        return TokenRefused("the server refuses this api_key: give the token that `art-nb serve` showed at its first start")
+    if status == 410:
+        return Gone(message)
+    return RuntimeError(message) if status >= 500 else RequestRefused(message, final)

@@ -1,0 +1,42 @@
+"""Errors that reach a client over HTTP: a status code, and a body in the format of OpenAI's API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import openai
+
+ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error", 503: "server_error"}
+
+
+class StatusError(Exception):
+    """Reject a request with an HTTP status, a message and response headers."""
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.headers = status, headers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle all arguments: Ray sends exceptions between processes."""
+        return type(self), (self.status, str(self)), {"headers": self.headers}
+
+
+def status_of(error: Exception) -> int:
+    """Return the HTTP status for an exception; 500 if it is not an expected one."""
+    if isinstance(error, StatusError):
+        return error.status
+    if isinstance(error, openai.APIStatusError):
+        return error.status_code
+    if isinstance(error, FileNotFoundError):
+        return 404
+    return 400 if isinstance(error, ValueError | FloatingPointError) else 500
+
+
+def error_body(error: Exception) -> dict[str, Any]:
+    """Return the response body for an exception. Of an unexpected one only its class: its message may hold paths."""
+    status = status_of(error)
+    if status >= 500 and not isinstance(error, StatusError):
+        message, kind = f"internal server error ({type(error).__name__}); see the server's log", "server_error"
+    else:
+        message, kind = getattr(error, "message", None) or str(error), ERROR_TYPES.get(status, "invalid_request_error")
+    return {"error": {"message": message, "type": kind, "param": None, "code": None}}

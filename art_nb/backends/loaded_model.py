@@ -1,0 +1,111 @@
+"""LoadedModel: policy, learner and sampler of one model in this process, and its checkpoints.
+
+    checkpoints/{step:04d}/    adapter, optimizer state and state.json (see `steps`), written whole or not at all
+
+Random states are not saved: everything that sampling and training draw is derived from the seed and the step.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from art_nb.backends.base import RegisteredModel
+from art_nb.backends.steps import StepState
+from art_nb.inference.sampler import Sampler
+from art_nb.rollouts.gathering import GatherResetDetector
+from art_nb.storage import checkpoints
+from art_nb.training.learner import Learner
+from art_nb.training.policy import Policy
+from art_nb.training.policy_store import PolicyStore
+from art_nb.training.sequences import TokenSequence
+from art_nb.training.state import load_policy_state, save_policy_state, set_optimizer_state
+from art_nb.training.supervised import SupervisedLearner
+from art_nb.types import TrainConfig, TrainSFTConfig
+
+Report = Callable[[str], None]
+
+
+class LoadedModel(RegisteredModel):
+    """The policy in training, its learner, its earlier versions and its sampler.
+
+    trainer_args: fields of `trl.GRPOConfig` for every step.
+    split: kind of the last step, "train" or "sft". The optimizer's moments are kept between steps of the same kind only: the
+        gradients of rewards and of demonstrations differ in scale.
+    stale: weights and optimizer differ from the latest checkpoint; call `restore` before using them.
+    """
+
+    def __init__(self, policy: Policy, policies: PolicyStore, sampler: Sampler, folder: Path, trainer_args: dict[str, Any]):
+        super().__init__(policies, folder)
+        self.policy, self.policies, self.sampler, self.trainer_args = policy, policies, sampler, trainer_args
+        self.learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
+        self._options = trainer_args
+        self.split, self.stale = "train", True
+        self.gather_resets = GatherResetDetector()
+
+    @property
+    def step(self) -> int:
+        """The step of the latest checkpoint."""
+        return self.policies.step
+
+    def sampled(self) -> tuple[int, float]:
+        return self.sampler.decoder.tokens_sampled, self.sampler.decoder.seconds
+
+    def save(self, step: int, row: dict[str, Any] | None = None, key: str | None = None) -> Path:
+        """Write the checkpoint of a step; return its folder. row, key: see `StepState`."""
+
+        def fill(folder: Path) -> None:
+            save_policy_state(self.policy, self.learner.optimizer, folder)
+            StepState(step, self.split, row, key).write(folder)
+
+        checkpoints.write_folder(self.policies.checkpoint(step), fill)
+        return self.policies.checkpoint(step)
+
+    def restore(self) -> StepState:
+        """Load the latest checkpoint; a new model gets the checkpoint of step 0 first. Return the checkpoint's state."""
+        step = checkpoints.latest(self.policies.folder)
+        if step is None:
+            step = 0
+            self.save(0)
+        load_policy_state(self.policy, self.learner.optimizer, self.policies.checkpoint(step))
+        state = StepState.read(self.folder, step)
+        self.split = state.split
+        return state
+
+    def finish(self, step: int) -> None:
+        """Make `step`, whose weights are loaded and saved, the latest."""
+        self.sampler.forget(self.policies.at())
+        self.count_from_here()
+        self.policies.step, self.stale = step, False
+
+    def learn(self, sequences: list[TokenSequence], config: TrainConfig, report: Report) -> dict[str, Any]:
+        """Update the policy by GRPO; return metrics. Changed options need a new learner, which inherits the moments."""
+        options = {**self.trainer_args, **config.grpo}
+        if options != self._options or self.split != "train":
+            moments = self._moments("train")
+            if options != self._options:
+                self.learner.end()
+                group = self.learner.process_group
+                self.learner = Learner(self.policy, grpo=options, output_dir=str(self.folder))
+                self.learner.process_group, self._options = group, options
+            set_optimizer_state(self.learner.optimizer, moments)
+        return self.learner.learn(sequences, config, report, seed=self._seed()) if sequences else {}
+
+    def imitate(self, demonstrations: list[list[TokenSequence]], config: TrainSFTConfig, report: Report) -> dict[str, Any]:
+        """Update the policy by supervised fine-tuning; return metrics."""
+        learner = SupervisedLearner(self.policy, sft=config.sft, output_dir=str(self.folder))
+        set_optimizer_state(learner.optimizer, self._moments("sft"))
+        row = learner.learn(demonstrations, config, report, seed=self._seed())
+        set_optimizer_state(self.learner.optimizer, learner.optimizer.state_dict()["state"])
+        return row
+
+    def _seed(self) -> int:
+        return random.Random(f"{self.policies.seed} {self.step + 1}").getrandbits(63)
+
+    def _moments(self, split: str) -> dict[int, dict[str, Any]]:
+        """Return the optimizer's moments for a step of that kind; {} if the last step was of the other kind."""
+        moments = self.learner.optimizer.state_dict()["state"] if self.split == split else {}
+        self.split = split
+        return moments

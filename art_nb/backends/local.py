@@ -1,0 +1,215 @@
+"""LocalBackend: samples and trains in this process. Heavy packages are imported when a model is loaded."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from openai import AsyncOpenAI
+
+from art_nb.backends.base import FileBackend
+from art_nb.backends.steps import StepRequest, StepState, numbers
+from art_nb.inference.client import InProcessClient
+from art_nb.model import Backend as Backend  # where ART has it
+from art_nb.model import Model
+from art_nb.storage import checkpoints
+from art_nb.storage.run_log import RunLog
+from art_nb.storage.summary import summary
+from art_nb.types import LocalTrainResult, PolicyName, TrainConfig
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+    from art_nb.backends.loaded_model import LoadedModel
+    from art_nb.inference.policies import NamedPolicy
+    from art_nb.inference.streaming import Chunks
+    from art_nb.model import TrainableModel
+    from art_nb.training.policy import Policy
+
+
+class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
+    """Trains and samples in this process.
+
+    Args:
+        in_process: accepted for ART; this backend is always in process.
+        path: folder of everything that is written.
+        gpu_cost_per_hour_usd: the price of this machine; each step then logs its cost as costs/gpu. None: not logged.
+        engine: "auto" (Unsloth where it imports), "unsloth" or "transformers".
+        seed: of the adapter's random start and of all sampling.
+        slots: conversations decoded at once; more wait in a queue.
+        base_models: folders of base models, by a name that a model may give as its `base_model`; other names are used as
+            they are.
+        progress: called with a short text before a long operation.
+
+    Raises: ValueError when `path` is in the place of a file.
+    """
+
+    def __init__(
+        self,
+        *,
+        in_process: bool = False,
+        path: str | os.PathLike | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
+        engine: str = "auto",
+        seed: int = 0,
+        slots: int = 128,
+        base_models: Mapping[str, str] | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        super().__init__(path, progress, gpu_cost_per_hour_usd)
+        self.engine, self.seed, self.slots, self.base_models = engine, seed, slots, dict(base_models or {})
+
+    async def register(self, model: Model[Any, Any]) -> None:
+        """Create the folder of the model's files, and remove what killed processes left in it."""
+        folder = self.output_dir(model) / "checkpoints"
+        folder.mkdir(parents=True, exist_ok=True)
+        checkpoints.recover(folder)
+
+    async def close(self) -> None:
+        """Release every model."""
+        for loaded in self.models.values():
+            loaded.learner.end()
+        await super().close()
+
+    async def load(self, model: TrainableModel) -> LoadedModel:
+        """Load a model at its latest checkpoint. Raises: as `load_policy`; ValueError when the adapter does not fit."""
+        self.progress(f"loading {model.base_model}")
+        from art_nb.backends.loaded_model import LoadedModel
+        from art_nb.inference.sampler import Sampler
+        from art_nb.training.policy_store import PolicyStore
+
+        policy, base = self.load_policy(model)
+        folder = self.output_dir(model)
+        policies = PolicyStore(policy, model.name, model.base_model, folder / "checkpoints", self.seed, Path(base))
+        sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
+        loaded = LoadedModel(policy, policies, sampler, folder, model.internal_config.get("trainer_args") or {})
+        self.restore(model, loaded)
+        return loaded
+
+    def load_policy(self, model: TrainableModel) -> tuple[Policy, str]:
+        """Load the base model with a new adapter; return the policy, and the base model's folder or hub name."""
+        from art_nb.training.policy import load_policy
+
+        internal, base = model.internal_config, self.base_models.get(model.base_model, model.base_model)
+        policy = load_policy(
+            base, engine=self.engine, seed=self.seed,
+            init_args=internal.get("init_args"), peft_args=internal.get("peft_args"),
+        )  # fmt: skip
+        return policy, base
+
+    def run_log(self, model: Model) -> RunLog:
+        """Return the log that training steps are written to."""
+        return model.run_log
+
+    def restore(self, model: Model, loaded: LoadedModel) -> None:
+        """Load the latest checkpoint, and log its row if the process was killed or interrupted before that."""
+        state = loaded.restore()
+        if row := state.unlogged_row(loaded.folder):
+            self.run_log(model).append_row(state.split, state.step, row)
+        loaded.finish(state.step)
+
+    def _ready(self, model: TrainableModel) -> LoadedModel:
+        """Return a registered model for sampling or training, restored first if the last attempt was interrupted."""
+        loaded = self.loaded(model)
+        if loaded.stale:
+            self.restore(model, loaded)
+        return loaded
+
+    def client(self, model: TrainableModel) -> AsyncOpenAI:
+        """Return an OpenAI client that samples in this process: the latest policy, any kept one, or the base model."""
+        names = lambda: self.loaded(model).names.names()  # noqa: E731
+        return InProcessClient(partial(self.answer, model), names, self.loaded(model).loop)
+
+    async def answer(
+        self, to: TrainableModel, *, messages: Iterable[dict], model: str | None = None, **parameters: Any
+    ) -> ChatCompletion | Chunks:
+        """Answer a request of OpenAI's chat completions: whole, or with `stream=True` in chunks (`inference.streaming`).
+
+        to: the registered model. model: the name of one of its policies; None: the latest.
+
+        Raises: RequestError, which says what to change.
+        """
+        loaded = self._ready(to)
+        policy = self.named_policy(loaded, model)
+        if loaded.gather_resets.should_reset(loaded.sampler.decoder.idle):
+            loaded.sampler.forget()
+        return await loaded.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
+
+    def named_policy(self, loaded: LoadedModel, name: str | None) -> NamedPolicy:
+        """Return the policy that a request names. Raises: RequestError when there is none."""
+        return loaded.policies.get(name)
+
+    async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
+        """Train one step and save a checkpoint. Raises: as `train`; the latest checkpoint is then loaded again."""
+        loaded, started = self._ready(model), time.perf_counter()
+        row, learn = self._prepare(loaded, request)
+        loaded.stale = True
+        try:
+            row |= learn()
+            row["train_s"] = row["time/step_trainer_s"] = time.perf_counter() - started
+            row["data/step_trainer_tokens"] = row.get("tokens_trained", 0)
+            if request.log:
+                row = await self.run_log(model).complete_row(loaded.split, row, request.groups)
+            return self.save_step(model, loaded, row, request)
+        except BaseException:  # Ctrl-C, too
+            self.restore(model, loaded)
+            raise
+
+    def _prepare(self, loaded: LoadedModel, request: StepRequest) -> tuple[dict[str, Any], Callable[[], dict[str, Any]]]:
+        """Check and tokenize the data of a step. Returns metrics of the data, and the function that trains on it."""
+        from art_nb.training.sequences import build_sequences, demonstration_sequences
+
+        config, tokenizer = request.config, loaded.policy.tokenizer
+        report = lambda text: self.progress(f"training: {text}")  # noqa: E731
+        if not isinstance(config, TrainConfig):
+            context = loaded.policy.base.config.max_position_embeddings
+            demonstrations = demonstration_sequences(request.data, tokenizer, context)
+            return {"trajectories": len(demonstrations)}, partial(loaded.imitate, demonstrations, config, report)
+        sequences, counts = build_sequences(request.groups, tokenizer, config, loaded.policies.at())
+        if not sequences:
+            self.progress("nothing to learn: in every group all rewards are equal")
+        row = summary(request.groups) | counts | loaded.rollout_metrics()
+        return row, partial(loaded.learn, sequences, config, report)
+
+    def save_step(
+        self, model: TrainableModel, loaded: LoadedModel, row: dict[str, Any], request: StepRequest
+    ) -> LocalTrainResult:
+        """Write trajectories, checkpoint and row, in this order: after a kill the step is either done or repeated."""
+        self.progress("saving the checkpoint")
+        started, step = time.perf_counter(), loaded.step + 1
+        if request.log and request.groups:
+            self.run_log(model).write_trajectories(request.groups, loaded.split, step)
+        checkpoint = loaded.save(step, row if request.log else None, request.key)
+        row["save_s"] = time.perf_counter() - started
+        if request.log:
+            self.run_log(model).append_row(loaded.split, step, row, request.groups, checkpoint)
+            prefix = "" if loaded.split == "train" else f"{loaded.split}/"
+            loaded.learner.report(step, {f"{prefix}{name}": value for name, value in numbers(row).items()})
+        loaded.finish(step)
+        return LocalTrainResult(step, numbers(row), str(checkpoint))
+
+    def last_request(self, model: TrainableModel) -> tuple[str | None, LocalTrainResult]:
+        """Return the key of the `StepRequest` that the latest step answers, and the result of that step."""
+        loaded = self.loaded(model)
+        state, checkpoint = StepState.read(loaded.folder, loaded.step), loaded.policies.checkpoint(loaded.step)
+        return state.request, LocalTrainResult(loaded.step, numbers(state.row or {}), str(checkpoint))
+
+    async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
+        """Copy a checkpoint of another model to this one, before or after `register`; return its step."""
+        from art_nb.training.fork_checkpoint import fork_checkpoint
+        from art_nb.training.state import read_adapter
+
+        source: Model[Any, Any] = Model(name=from_model, project=from_project)
+        target = self.output_dir(model)
+        loaded = self.models.get(target)
+        check = lambda checkpoint: loaded and read_adapter(loaded.policy, checkpoint)  # noqa: E731
+        origin = PolicyName.parse(fork_checkpoint(self.output_dir(source), target, check=check, **options))
+        if loaded:
+            loaded.policies.clear()
+            loaded.sampler.forget()
+            self.restore(model, loaded)
+        return origin.step if origin else 0

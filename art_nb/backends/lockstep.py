@@ -1,0 +1,327 @@
+"""Lockstep sampling: a client in another process samples in the same batches as rollouts beside the sampler would.
+
+The client collects every request that its rollouts make between two forwards and sends them as one exchange. The reply
+holds the answers that became ready in one forward, in their order. Until the client's next exchange the sampler waits, for
+`patience` seconds at most. So the sampler sees the same requests in the same batches as in process, and the rollouts are
+identical, token for token.
+
+Exchanges are numbered. One that is sent again because its reply was lost gets the same reply, even when later ones have
+arrived. One that arrives before its predecessor is rejected with status 425 (too early) and must be sent again.
+
+`RemoteBackend`, `art-nb worker` and Ray's drivers use `LockstepClient`; the server and Ray's samplers use
+`LockstepSessions`. Knows nothing about HTTP and Ray, and nothing about how a request is answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import httpx
+import openai
+from openai import NotGiven, Omit
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel, Field
+
+from art_nb.backends.connection import Gone, digest
+from art_nb.backends.errors import StatusError, error_body, status_of
+from art_nb.inference.chat import IGNORED, URL, RequestError
+from art_nb.rollouts.gathering import Gathering, cancel, drain_event_loop, outermost
+
+log = logging.getLogger("art_nb.serving")
+SESSION_TIMEOUT = 300.0  # seconds without an exchange after which a session is closed
+MAX_SESSIONS = 256
+ROUNDS_PER_FORWARD = 2  # rounds of the event loop in which the answers of one forward arrive
+
+
+class SampleRequest(BaseModel):
+    """One request for a chat completion. id: chosen by the client. gathering: the one that its rollout belongs to.
+
+    min_occurrence: number of equal requests that the client has made before in this gathering, for `Sampler.create`. The
+    client counts, so that the count survives a restart of the server.
+    """
+
+    id: int
+    gathering: str | None = None
+    request: dict[str, Any]
+    min_occurrence: int = Field(0, ge=0)
+
+
+class Exchange(BaseModel):
+    """What a client sends at once.
+
+    number: 0, 1, 2, ... within the session. received: all replies below this number have arrived. cancelled: ids of requests
+    that were given up. gatherings: the client's current gatherings, and whether a rollout of each is running.
+    """
+
+    number: int = Field(ge=0)
+    received: int = Field(0, ge=0)
+    requests: list[SampleRequest] = []
+    cancelled: list[int] = []
+    gatherings: dict[str, bool] = {}
+
+
+class LockstepClient:
+    """Samples from one model for the rollouts of one event loop.
+
+    send: called with the session's key and an `Exchange` as a dict; returns the answers. It raises Gone when the other side
+        does not know the session; the client then starts a new one and sends all unanswered requests again.
+    """
+
+    def __init__(self, send: Callable[[str, dict[str, Any]], Awaitable[list[dict]]]) -> None:
+        self._send = send
+        self._ids = count()
+        self._open: dict[int, dict[str, Any]] = {}  # unanswered requests by id
+        self._futures: dict[int, asyncio.Future[ChatCompletion]] = {}
+        self._gatherings: WeakKeyDictionary[Gathering, str] = WeakKeyDictionary()
+        self._occurrences: Counter[str] = Counter()  # by digest, since a gathering started while no other was running
+        self.driver: asyncio.Task | None = None
+        self._changed = asyncio.Event()
+        self._start_session()
+
+    def _start_session(self) -> None:
+        self._key, self._number = secrets.token_hex(8), 0
+        self._new: list[int] = list(self._open)
+        self._cancelled: list[int] = []
+
+    async def create(self, **parameters: Any) -> ChatCompletion:
+        """Answer a request of OpenAI's chat completions. Raises: RequestError where the other side refuses it; as `send`."""
+        key, gathering, request = next(self._ids), outermost(), _json_parameters(parameters)
+        if gathering is not None and gathering not in self._gatherings:
+            if not any(other.in_flight for other in self._gatherings):
+                self._occurrences.clear()
+            self._gatherings[gathering] = secrets.token_hex(4)
+        name = None if gathering is None else self._gatherings[gathering]
+        shown = digest(request)
+        self._open[key] = {"id": key, "gathering": name, "request": request, "min_occurrence": self._occurrences[shown]}
+        self._occurrences[shown] += 1
+        self._futures[key] = future = asyncio.get_running_loop().create_future()
+        self._notify_driver(self._new, key)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._open.pop(key, None):
+                del self._futures[key]
+                self._notify_driver(self._cancelled, key)
+            raise
+
+    def _notify_driver(self, pending: list[int], key: int) -> None:
+        pending.append(key)
+        self._changed.set()
+        if self.driver is None or self.driver.done():
+            self.driver = asyncio.create_task(self._drive())
+
+    async def _drive(self) -> None:
+        """Exchange until no request is open. Before each exchange every coroutine that can run, runs."""
+        sent: list[asyncio.Task[list[dict]]] = []
+        try:
+            while True:
+                if not sent or self._changed.is_set():
+                    await drain_event_loop()
+                    self._changed.clear()
+                    sent.append(asyncio.ensure_future(self._send(self._key, self._next_exchange(len(sent)))))
+                changed = asyncio.create_task(self._changed.wait())
+                await asyncio.wait({sent[0], changed}, return_when=asyncio.FIRST_COMPLETED)
+                changed.cancel()
+                if not sent[0].done():
+                    continue
+                try:
+                    answers = sent.pop(0).result()
+                except Gone:
+                    await cancel(sent)
+                    sent = []
+                    self._start_session()
+                    continue
+                for answer in answers:
+                    self._deliver(answer)
+                if not (sent or answers or self._open or self._new or self._cancelled):
+                    return
+        except Exception as error:
+            for future in self._futures.values():
+                if not future.done():
+                    future.set_exception(error)
+            self._open.clear()
+            self._futures.clear()
+            self._start_session()
+        finally:
+            await cancel(sent)
+
+    def _next_exchange(self, unanswered: int) -> dict[str, Any]:
+        """Return the next exchange. unanswered: how many earlier ones have no reply yet."""
+        exchange = {
+            "number": self._number, "received": self._number - unanswered, "cancelled": self._cancelled,
+            "requests": [self._open[key] for key in self._new if key in self._open],
+            "gatherings": {name: gathering.in_flight > 0 for gathering, name in self._gatherings.items()},
+        }  # fmt: skip
+        self._number, self._new, self._cancelled = self._number + 1, [], []
+        return exchange
+
+    def _deliver(self, answer: dict[str, Any]) -> None:
+        self._open.pop(answer["id"], None)
+        future = self._futures.pop(answer["id"], None)
+        if future is None or future.done():  # cancelled meanwhile
+            return
+        if "completion" in answer:
+            future.set_result(ChatCompletion.model_validate(answer["completion"]))
+        else:
+            future.set_exception(_client_error(answer["status"], answer["error"]))
+
+
+def _json_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a request that the other side uses."""
+    given = {k: v for k, v in parameters.items() if k not in IGNORED and not isinstance(v, NotGiven | Omit)}
+    return given | {"messages": list(given["messages"])}
+
+
+def _client_error(status: int, error: dict[str, Any]) -> Exception:
+    """Return the exception for an error of the other side: RequestError below 500, as in process."""
+    if status < 500:
+        return RequestError(error["message"])
+    response = httpx.Response(status, request=httpx.Request("POST", URL))
+    return openai.InternalServerError(error["message"], response=response, body=error)
+
+
+@dataclass(eq=False)
+class LockstepSession:
+    """One client's requests to one model.
+
+    answer: returns the completion of a request.
+    number: of the latest exchange; reply: its reply; replies: by number, all that the client may request again.
+    ready: answers not yet in a reply; running: the tasks of unanswered requests, by id.
+    replied: the client has received answers and not sent an exchange since; slow: the sampler waited for it in vain.
+    """
+
+    answer: Callable[..., Awaitable[Any]]
+    number: int = -1
+    reply: asyncio.Future[list[dict]] | None = None
+    replies: dict[int, asyncio.Future[list[dict]]] = field(default_factory=dict)
+    ready: list[dict] = field(default_factory=list)
+    running: dict[int, asyncio.Task] = field(default_factory=dict)
+    gatherings: dict[str, Gathering] = field(default_factory=dict)
+    exchanged: asyncio.Event = field(default_factory=asyncio.Event)
+    replied: bool = False
+    slow: bool = False
+    last_exchange: float = field(default_factory=time.monotonic)
+
+    async def exchange(self, exchange: Exchange) -> list[dict]:
+        """Return what became ready since the last exchange, waiting for something. May be cancelled and repeated.
+
+        Raises: StatusError 425 when it arrives before its predecessor, 409 when its reply was already received or two
+        requests have the same id.
+        """
+        self.last_exchange = time.monotonic()
+        if exchange.number == self.number + 1:
+            self._start(exchange)
+        elif exchange.number not in self.replies:
+            status = 425 if exchange.number > self.number else 409
+            raise StatusError(status, f"this is exchange {exchange.number}, but {self.number + 1} is expected next")
+        return await asyncio.shield(self.replies[exchange.number])
+
+    def _start(self, exchange: Exchange) -> None:
+        if len({*self.running, *(each.id for each in exchange.requests)}) < len(self.running) + len(exchange.requests):
+            raise StatusError(409, "two requests have the same id")
+        if self.reply is not None and not self.reply.done():
+            self.reply.set_result([])  # the client had more requests before this one was answered
+        self.number, self.reply = exchange.number, asyncio.get_running_loop().create_future()
+        self.replies = {number: reply for number, reply in self.replies.items() if number >= exchange.received}
+        self.replies[self.number] = self.reply
+        for key in exchange.cancelled:
+            if task := self.running.get(key):
+                task.cancel()
+        self._mirror(exchange.gatherings)
+        for request in exchange.requests:
+            work = self._answer(request)
+            gathering = self.gatherings.get(request.gathering or "")
+            self.running[request.id] = task = gathering.spawn(work) if gathering else asyncio.create_task(work)
+            task.add_done_callback(partial(self._finished, request.id))
+        self.replied, self.slow = False, False
+        self.exchanged.set()
+        if self.ready or not self.running:
+            self._reply()
+
+    def _mirror(self, gatherings: dict[str, bool]) -> None:
+        """Keep a counterpart of each of the client's gatherings: the backend forgets earlier prompts when one starts."""
+        for name, in_flight in gatherings.items():
+            if name not in self.gatherings:
+                self.gatherings[name] = Gathering()
+            self.gatherings[name].in_flight = int(in_flight)
+        for name in self.gatherings.keys() - gatherings.keys():
+            self.gatherings.pop(name).in_flight = 0
+
+    async def _answer(self, request: SampleRequest) -> None:
+        try:
+            completion = await self.answer(**{**request.request, "min_occurrence": request.min_occurrence})
+            answer = {"id": request.id, "completion": completion.model_dump()}
+        except Exception as error:
+            answer = {"id": request.id, "status": status_of(error), **error_body(error)}
+            if answer["status"] >= 500:
+                log.error("a request failed", exc_info=error)
+        self.ready.append(answer)
+        for _ in range(ROUNDS_PER_FORWARD):
+            await asyncio.sleep(0)
+        self._reply()
+
+    def _finished(self, key: int, task: asyncio.Task) -> None:
+        """A request was answered or cancelled. When none is left, reply even without answers."""
+        del self.running[key]
+        if not self.running:
+            self._reply()
+
+    def _reply(self) -> None:
+        if self.reply is not None and not self.reply.done():
+            self.reply.set_result(self.ready)
+            self.ready, self.replied = [], bool(self.ready)
+            self.exchanged.clear()
+
+    def close(self) -> None:
+        """Cancel all requests."""
+        for task in self.running.values():
+            task.cancel()
+        self._mirror({})
+
+
+class LockstepSessions:
+    """All sessions, by the key that each client chose. patience: seconds that the sampler waits for a client to go on."""
+
+    def __init__(self, patience: float) -> None:
+        self.patience = patience
+        self._sessions: dict[str, LockstepSession] = {}
+
+    def session(self, key: str, number: int, answer: Callable[..., Awaitable[Any]]) -> LockstepSession:
+        """Close sessions that have timed out; return the session for exchange `number`, a new one for exchange 0.
+
+        Raises: StatusError 410 when the session is unknown, 429 when there are too many.
+        """
+        long_ago = time.monotonic() - SESSION_TIMEOUT
+        for old in [old for old, session in self._sessions.items() if session.last_exchange < long_ago]:
+            self._sessions.pop(old).close()
+        if key not in self._sessions:
+            if number != 0:
+                raise StatusError(410, "unknown session: the server was restarted, or the session has timed out")
+            if len(self._sessions) >= MAX_SESSIONS:
+                raise StatusError(429, f"{MAX_SESSIONS} clients are sampling already: try again later")
+            self._sessions[key] = LockstepSession(answer)
+        return self._sessions[key]
+
+    async def before_forward(self) -> None:
+        """Let rollouts run between two forwards (see `Decoder`), also those of clients that have just received answers."""
+        await drain_event_loop()
+        expected = [session for session in self._sessions.values() if session.replied and not session.slow]
+        if not expected:
+            return
+        waits = [asyncio.create_task(session.exchanged.wait()) for session in expected]
+        _, late = await asyncio.wait(waits, timeout=self.patience)
+        for task in late:
+            task.cancel()
+        for session in expected:
+            session.slow = session.replied
+        await drain_event_loop()

@@ -1,0 +1,189 @@
+"""What runs in Ray's actors: samplers, which receive adapters from the driver, and learners, which are `LocalBackend`s.
+
+No actor holds state that cannot be restored: a sampler gets the adapters it needs again, a learner reads its checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from art_nb.backends.local import LocalBackend
+from art_nb.backends.lockstep import Exchange, LockstepSessions
+from art_nb.backends.steps import StepRequest, choice_advantages
+from art_nb.model import Model, TrainableModel
+from art_nb.rollouts.gathering import GatherResetDetector
+from art_nb.storage.run_log import RunLog
+from art_nb.types import LocalTrainResult
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+    from art_nb.backends.loaded_model import LoadedModel
+    from art_nb.inference.streaming import Chunks
+
+
+@dataclass(frozen=True)
+class ActorSpec:
+    """Arguments of an actor's `TrainableModel`, its `_internal_config`, and the arguments of its `LocalBackend`."""
+
+    model: dict[str, Any]
+    internal: dict[str, Any]
+    backend: dict[str, Any]
+
+    def make_model(self) -> TrainableModel:
+        """Return a new, unregistered model."""
+        return TrainableModel(**self.model, _internal_config=self.internal)  # type: ignore[arg-type]  # a typed dict
+
+
+class SamplerActor:
+    """Samples with the adapters that it receives. patience: of `LockstepSessions`."""
+
+    def __init__(self, spec: ActorSpec, patience: float):
+        self.spec, self.sessions, self.gather_resets = spec, LockstepSessions(patience), GatherResetDetector()
+        self._in_order = asyncio.Lock()
+        self._loaded = False
+
+    async def ready(self) -> int:
+        """Load the model; return the id of this process. Raises: as `load_policy`."""
+        self._load()
+        return os.getpid()
+
+    def _load(self) -> None:
+        if self._loaded:
+            return
+        from art_nb.backends.ray.remote_policy_store import RemotePolicyStore
+        from art_nb.inference.sampler import Sampler
+
+        backend, model = LocalBackend(**self.spec.backend), self.spec.make_model()
+        policy, base = backend.load_policy(model)
+        self.sampler = Sampler(policy.base, policy.tokenizer, slots=backend.slots)
+        self.sampler.decoder.before_forward = self.sessions.before_forward
+        self.policies = RemotePolicyStore(policy, model.name, model.base_model, backend.seed, base)
+        self._loaded = True
+
+    async def exchange(self, key: str, fields: dict[str, Any], adapters: dict[str, Any]) -> list[dict]:
+        """See `LockstepSession.exchange`. adapters: references to those of the policies in the requests, by policy.
+
+        Raises: StatusError; 410 when this actor was restarted and does not know the session.
+        """
+        async with self._in_order:  # a later exchange must not overtake one that waits for an adapter
+            self._load()
+            for name, adapter in adapters.items():
+                if not self.policies.has(name, adapter.hex()):
+                    self._add(name, adapter.hex(), await adapter)
+            exchange = Exchange.model_validate(fields)
+            session = self.sessions.session(key, exchange.number, self._answer)
+            exchanging = asyncio.ensure_future(session.exchange(exchange))
+        return await exchanging
+
+    def _add(self, name: str, version: str, adapter: bytes) -> None:
+        """Add an adapter. One of a later step makes the caches of the step before obsolete, as after a step in process."""
+        before = self.policies.at()
+        self.policies.add(name, version, adapter)
+        if before != self.policies.at():
+            self.sampler.forget(before)
+
+    async def _answer(self, *, model: str, **parameters: Any) -> ChatCompletion | Chunks:
+        policy = self.policies.get(model)
+        if self.gather_resets.should_reset(self.sampler.decoder.idle):
+            self.sampler.forget()
+        return await self.sampler.create(policy=policy, model=model, **parameters)
+
+
+class TrajectoryLog(RunLog):
+    """Writes trajectories only: the driver, which counts costs and seconds, writes the rows."""
+
+    async def complete_row(self, split: str, row: dict[str, Any], groups: Any) -> dict[str, Any]:
+        return row
+
+    def append_row(self, *arguments: Any) -> None:
+        pass
+
+
+class LearnerBackend(LocalBackend):
+    """The only learner of a model, or one of several. All take the same steps; rank 0 writes the files."""
+
+    def __init__(self, rank: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.rank = rank
+
+    def run_log(self, model: Model) -> RunLog:
+        return TrajectoryLog(self.output_dir(model))
+
+    def save_step(
+        self, model: TrainableModel, loaded: LoadedModel, row: dict[str, Any], request: StepRequest
+    ) -> LocalTrainResult:
+        if self.rank == 0:
+            return super().save_step(model, loaded, row, request)
+        loaded.finish(loaded.step + 1)
+        return LocalTrainResult(loaded.step)
+
+
+class LearnerActor:
+    """Trains one model, each request once, alone or with other learners."""
+
+    def __init__(self, spec: ActorSpec, rank: int):
+        self.backend, self.model = LearnerBackend(rank, **spec.backend), spec.make_model()
+        self._registered = False
+
+    async def ready(self) -> int:
+        """Load the model; return the step of its checkpoint. Raises: as `load_policy`."""
+        if not self._registered:
+            await self.model.register(self.backend)
+            self._registered = True
+        return await self.model.get_step()
+
+    def address(self) -> tuple[str, int]:
+        """Return a host and a currently free port at which other learners can reach this one."""
+        import ray
+
+        host = ray.util.get_node_ip_address()
+        with socket.socket() as probe:
+            probe.bind((host, 0))
+            return host, probe.getsockname()[1]
+
+    async def join(self, size: int, host: str, port: int) -> None:
+        """Train with the other learners from now on. Raises: PeerLost when not all join."""
+        from art_nb.training.process_group import ProcessGroup
+
+        await self.ready()
+        loaded = self.leave()  # closes the connections of an earlier group
+        loaded.learner.process_group = ProcessGroup(self.backend.rank, size, host, port)
+        self.backend.restore(self.model, loaded)
+
+    def leave(self) -> LoadedModel:
+        """Train without other learners from now on; return the model."""
+        from art_nb.training.process_group import SingleProcess
+
+        loaded = self.backend.loaded(self.model)
+        loaded.learner.process_group = SingleProcess()
+        return loaded
+
+    async def take_step(self, request: StepRequest, from_step: int) -> tuple[LocalTrainResult, list | None]:
+        """Train one step; return the result, and the advantage of each choice by group and trajectory.
+
+        A repeated request gets the result of the first, without advantages.
+
+        Raises: ValueError when the model is at another step; PeerLost when another learner died; as `LocalBackend.train`.
+        """
+        step = await self.ready()
+        last, result = self.backend.last_request(self.model)
+        if last == request.key:
+            return result, None
+        if step != from_step:
+            raise ValueError(f"model {self.model.name!r} is at step {step}, not {from_step}: does another process train it?")
+        try:
+            result = await self.backend.take_step(self.model, request)
+        except BaseException:
+            self.leave()  # so that the others do not wait for this one
+            raise
+        return result, [[choice_advantages(trajectory) for trajectory in group] for group in request.groups] or None
+
+    async def fork(self, from_model: str, from_project: str, **options: Any) -> int:
+        """As `LocalBackend.fork`."""
+        await self.ready()
+        return await self.backend.fork(self.model, from_model, from_project, **options)

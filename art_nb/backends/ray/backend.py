@@ -1,0 +1,255 @@
+"""RayBackend: samplers and learners as Ray actors, on this machine or many, in place of `LocalBackend()`.
+
+Rollouts run here, or with `rollout` in actors too. Every file of a model is where a `LocalBackend` has it, so each backend
+can continue the other's run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from openai import AsyncOpenAI
+
+from art_nb.backends.base import FileBackend, RegisteredModel
+from art_nb.backends.ray.actors import ActorSpec, LearnerActor, SamplerActor
+from art_nb.backends.ray.calls import ask, connect
+from art_nb.backends.ray.pool import Adapters, PooledSampler, SamplerPool
+from art_nb.backends.ray.rollout_worker import RolloutWorkers
+from art_nb.backends.steps import StepRequest, StepState, numbers, set_advantages
+from art_nb.inference.client import InProcessClient
+from art_nb.model import Model
+from art_nb.training.names import PolicyNames
+from art_nb.types import LocalTrainResult, TrainConfig
+
+if TYPE_CHECKING:
+    from art_nb.model import TrainableModel
+
+T = TypeVar("T")
+START_WARNING = 60.0  # seconds without a started actor after which a warning names what is missing
+PATIENCE = 5.0  # seconds that a sampler waits for rollouts that got an answer
+MAX_TRIES = 5  # of a step whose learners die, before the step itself is taken for the cause
+
+
+class ModelActors(RegisteredModel):
+    """The actors of one registered model. joined: all learners train as one group and hold the latest checkpoint."""
+
+    def __init__(
+        self, names: PolicyNames, folder: Path, learners: list[Any], pool: SamplerPool, adapters: Adapters, spec: ActorSpec
+    ):
+        super().__init__(names, folder)
+        self.learners, self.pool, self.adapters, self.spec = learners, pool, adapters, spec
+        self.workers: RolloutWorkers | None = None
+        self.joined = False
+
+    def sampled(self) -> tuple[int, float]:
+        return self.pool.tokens_sampled, self.pool.seconds
+
+    def all(self) -> list[Any]:
+        """Return all actors."""
+        workers = self.workers.actors if self.workers else []
+        return [*self.learners, *(sampler.actor for sampler in self.pool.samplers), *workers]
+
+
+class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
+    """Trains and samples in Ray actors. A notebook that uses it in place of `LocalBackend()` runs the same.
+
+    With one sampler the tokens are identical to those in process. With several the random draws are identical, too; only
+    rounding differs, with the batches in which requests are decoded. Ray restarts an actor that dies: its requests are sent
+    again, its training step starts again from the checkpoint, and nothing is counted twice.
+
+    Args:
+        address: of a running Ray cluster, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
+        samplers: number of samplers per model.
+        learners: number of learners per model. Each takes a share of the batch; without dropout their gradient is that of
+            a single learner.
+        workers: number of actors per model that run the rollouts given to `rollout`.
+        path: folder of everything that is written. All machines must see it.
+        gpu_cost_per_hour_usd, engine, seed, slots, base_models, progress: as of `LocalBackend`; slots per sampler.
+        sampler_options, learner_options, worker_options: Ray's options of each actor, e.g. `{"num_gpus": 1}`. Each takes
+            one CPU by default.
+
+    Raises: ImportError when Ray is not installed. `train` raises RuntimeError, besides what it says, when learners die
+    repeatedly.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        samplers: int = 4,
+        learners: int = 1,
+        *,
+        workers: int = 1,
+        path: str | os.PathLike | None = None,
+        gpu_cost_per_hour_usd: float | None = None,
+        engine: str = "auto",
+        seed: int = 0,
+        slots: int = 128,
+        base_models: Mapping[str, str] | None = None,
+        sampler_options: Mapping[str, Any] | None = None,
+        learner_options: Mapping[str, Any] | None = None,
+        worker_options: Mapping[str, Any] | None = None,
+        progress: Callable[[str], None] | None = None,
+    ) -> None:
+        if min(samplers, learners, workers) < 1:
+            raise ValueError(f"samplers={samplers}, learners={learners}, workers={workers}: give 1 or more of each")
+        super().__init__(Path(path or ".art").absolute(), progress, gpu_cost_per_hour_usd)
+        self.address, self.samplers, self.learners, self.workers = address, samplers, learners, workers
+        self.base_models = {name: _absolute(base) for name, base in (base_models or {}).items()}
+        self._options = {"path": str(self.path), "engine": engine, "seed": seed, "slots": slots}
+        self._sampler_options = {"num_cpus": 1, **(sampler_options or {})}
+        self._learner_options = {"num_cpus": 1, **(learner_options or {})}
+        self._worker_options = {"num_cpus": 1, **(worker_options or {})}
+        self._started_ray = False
+        self._connect()
+
+    def _connect(self) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise ImportError("RayBackend needs Ray: pip install 'art-nb[ray]'") from error
+        if ray.is_initialized():
+            return
+        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        self.progress("starting Ray" if address == "local" else f"connecting to Ray at {address}")
+        # Enough CPUs for all actors to start, however few cores there are to share.
+        connect(address, (os.cpu_count() or 1) + self.samplers + self.learners)
+        self._started_ray = True
+
+    async def close(self) -> None:
+        """End the actors, and Ray if this backend started it."""
+        import ray
+
+        if ray.is_initialized():
+            for actors in self.models.values():
+                for actor in actors.all():
+                    ray.kill(actor)
+            if self._started_ray:
+                ray.shutdown()
+        await super().close()
+
+    async def load(self, model: TrainableModel) -> ModelActors:
+        """Start the model's actors."""
+        import ray
+
+        spec = ActorSpec(
+            model={"name": model.name, "project": model.project, "base_model": model.base_model},
+            internal=model.internal_config,
+            backend={**self._options, "base_models": {model.base_model: _absolute(model.base_model), **self.base_models}},
+        )
+        learner = ray.remote(LearnerActor).options(max_restarts=-1, **self._learner_options)
+        sampler = ray.remote(SamplerActor).options(max_restarts=-1, **self._sampler_options)
+        folder = self.output_dir(model)
+        names = PolicyNames(model.name, model.base_model, folder / "checkpoints")
+        adapters = Adapters(names)
+        samplers = [PooledSampler(sampler.remote(spec, PATIENCE), adapters) for _ in range(self.samplers)]
+        learners = [learner.remote(spec, rank) for rank in range(self.learners)]
+        self.progress(f"Ray starts {self.learners} learners and {self.samplers} samplers, each loads {model.base_model}")
+        # The first learner of a new model writes the checkpoint that the others load.
+        names.step, *_ = await self._ready([learners[0], *(sampler.actor for sampler in samplers)])
+        await self._ready(learners[1:])
+        state = StepState.read(folder, names.step)
+        if row := state.unlogged_row(folder):
+            row = await model.run_log.complete_row(state.split, row, [])
+            model.run_log.append_row(state.split, names.step, row)
+        return ModelActors(names, folder, learners, SamplerPool(samplers, names), adapters, spec)
+
+    async def _ready(self, actors: list[Any]) -> list[Any]:
+        """Wait until all actors have started; return what `ready` of each returns. Warns when Ray lacks resources."""
+        import ray
+
+        waiting = asyncio.gather(*(actor.ready.remote() for actor in actors))
+        while not (await asyncio.wait([waiting], timeout=START_WARNING))[0]:
+            warnings.warn(
+                f"Ray has not started every actor within {START_WARNING:.0f} s. Each needs {self._sampler_options} or "
+                f"{self._learner_options}; available are {ray.available_resources()}",
+                stacklevel=2,
+            )
+        try:
+            return waiting.result()
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
+
+    def client(self, model: TrainableModel) -> AsyncOpenAI:
+        """Return an OpenAI client of the samplers: for the latest policy, any kept one, or the base model."""
+        actors = self.loaded(model)
+        return InProcessClient(actors.pool.create, actors.names.names, actors.loop)
+
+    async def rollout(self, rollout: Callable[..., Awaitable[T]], model: TrainableModel, *arguments: Any) -> T:
+        """Run `await rollout(model, *arguments)` in an actor; for environments that need processors of their own.
+
+        Gather it like any rollout: `art.TrajectoryGroup(backend.rollout(play, model, seed) for _ in range(8))`. In the actor
+        the model can be sampled, not trained. Function, arguments and result must be picklable. The rollout starts again
+        when its actor dies. Re-raises its exception.
+        """
+        actors = self.loaded(model)
+        if actors.workers is None:
+            actors.workers = RolloutWorkers(actors.spec, actors.pool, actors.adapters, self.workers, self._worker_options)
+        return await actors.workers.run(rollout, arguments)
+
+    async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
+        """Train one step and save a checkpoint. Learners that die continue from the last one. Raises: as `train`."""
+        result, advantages = await self._learn(self.loaded(model), request)
+        set_advantages(request.groups, advantages)
+        if not request.log:
+            return result
+        row = await self.log_step(model, request, result, Path(result.checkpoint_path or ""))
+        return LocalTrainResult(result.step, numbers(row), result.checkpoint_path)
+
+    async def _learn(self, actors: ModelActors, request: StepRequest) -> tuple[LocalTrainResult, list | None]:
+        """Send the request to the learners, again under the same key when one died; return what the first one returns."""
+        import ray
+
+        step, latest = actors.names.step, actors.names.at()
+        stored = ray.put(request)
+        # Demonstrations are few: one learner trains on them.
+        learners = actors.learners if isinstance(request.config, TrainConfig) else actors.learners[:1]
+        for _ in range(MAX_TRIES):
+            self.progress(f"step {step + 1}: training on {len(request.data)} groups or trajectories")
+            replies: list[Any] = await self._join(actors) if len(learners) > 1 else []
+            if not replies:
+                calls = (ask(learner, "take_step", stored, step) for learner in learners)
+                replies = await asyncio.gather(*calls, return_exceptions=True)
+            errors = [reply for reply in replies if isinstance(reply, BaseException)]
+            actors.joined = learners is actors.learners and not errors
+            if not isinstance(replies[0], BaseException):
+                result, advantages = replies[0]
+                actors.names.step = result.step
+                actors.pool.forget(latest)
+                return result, advantages
+            # When one dies, the others raise PeerLost, a ConnectionError.
+            own = [error for error in errors if not isinstance(error, ray.exceptions.RayActorError | ConnectionError)]
+            if own:
+                raise own[0]
+            self.progress("a learner died: repeating the step from the checkpoint")
+        raise RuntimeError(f"a learner died {MAX_TRIES} times in step {step + 1}: does it need more memory? See Ray's logs")
+
+    @staticmethod
+    async def _join(actors: ModelActors) -> list[BaseException]:
+        """Let all learners join one group at the latest checkpoint, unless they have. Returns errors."""
+        if actors.joined:
+            return []
+        try:
+            address = await ask(actors.learners[0], "address")
+        except Exception as error:
+            return [error]
+        calls = (ask(learner, "join", len(actors.learners), *address) for learner in actors.learners)
+        replies = await asyncio.gather(*calls, return_exceptions=True)
+        return [each for each in replies if isinstance(each, BaseException)]
+
+    async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
+        """Copy a checkpoint of another model of this path, after `register`; return its step."""
+        actors = self.loaded(model)
+        actors.names.step = await ask(actors.learners[0], "fork", from_model, from_project, **options)
+        actors.adapters.clear()
+        actors.joined = False
+        return actors.names.step
+
+
+def _absolute(base: str) -> str:
+    """Return the absolute path of a base model's folder, for actors with another working folder; a hub name unchanged."""
+    return str(Path(base).absolute()) if Path(base).exists() else base

@@ -1,0 +1,197 @@
+"""Several samplers behind one interface: the least loaded one takes a conversation and keeps it until it dies.
+
+Which sampler answers does not change what is drawn: how often a prompt was asked is counted here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from openai.types.chat import ChatCompletion
+
+from art_nb.backends.connection import Gone
+from art_nb.backends.lockstep import LockstepClient
+from art_nb.backends.ray.calls import until_back
+from art_nb.inference.chat import RequestError
+from art_nb.inference.messages import normalize
+from art_nb.rollouts.gathering import GatherResetDetector
+from art_nb.training.names import PolicyNames
+
+RETRY_PAUSE = 0.01  # seconds until an exchange that overtook its predecessor is sent again
+MAX_CONVERSATIONS = 10_000  # of which the pool remembers the sampler
+ADAPTER_FILE = "adapter_model.safetensors"
+KEPT_ADAPTERS = 8  # most recently used
+
+
+class SamplerLost(ConnectionError):
+    """The sampler died during the request."""
+
+
+class Adapters:
+    """References to the adapters of one model in Ray's object store, by the policy's name.
+
+    Each is put there once, as the content of its file, when a sampler first needs it.
+    """
+
+    def __init__(self, names: PolicyNames):
+        self._names = names
+        self._refs: dict[str, Any] = {}
+
+    def __call__(self, policies: set[str]) -> dict[str, Any]:
+        """Return Ray's references by the policy's name; the base model has none."""
+        import ray
+
+        steps = {name: step for name in policies if (step := self._names.step_of(name)) is not None}
+        for name in steps.keys() - self._refs.keys():
+            self._refs[name] = ray.put((self._names.checkpoint(steps[name]) / ADAPTER_FILE).read_bytes())
+        found = {name: self._refs.pop(name) for name in steps}
+        self._refs |= found
+        while len(self._refs) > max(KEPT_ADAPTERS, len(steps)):
+            del self._refs[next(iter(self._refs))]
+        return found
+
+    def add(self, refs: dict[str, Any]) -> None:
+        """Add references that another process has created, by the policy's name."""
+        self._refs |= refs
+
+    def clear(self) -> None:
+        """Drop all references: files have been replaced."""
+        self._refs.clear()
+
+
+class PooledSampler:
+    """One `SamplerActor` and the clients to it. adapters: returns references by the names of policies."""
+
+    def __init__(self, actor: Any, adapters: Callable[[set[str]], dict[str, Any]]):
+        self.actor, self._adapters = actor, adapters
+        self.open_requests = 0
+        self.restart: asyncio.Task[None] | None = None  # while Ray restarts the actor
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LockstepClient] = WeakKeyDictionary()
+
+    def is_alive(self) -> bool:
+        """Return whether the actor can be called. Raises: RayActorError when it could not be restarted."""
+        if self.restart is not None and self.restart.done():
+            self.restart.result()
+            self.restart = None
+        return self.restart is None
+
+    async def create(self, **parameters: Any) -> ChatCompletion:
+        """Answer a request. Raises: SamplerLost; RequestError when the sampler refuses the request."""
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            self._clients[loop] = LockstepClient(self.exchange)
+        self.open_requests += 1
+        try:
+            return await self._clients[loop].create(**parameters)
+        finally:
+            self.open_requests -= 1
+
+    async def exchange(self, key: str, exchange: dict[str, Any]) -> list[dict]:
+        """Send an exchange of a `LockstepClient` to the actor. Raises: SamplerLost; Gone when it was restarted."""
+        import ray
+
+        adapters = self._adapters({each["request"]["model"] for each in exchange["requests"]})
+        while True:
+            try:
+                return await self.actor.exchange.remote(key, exchange, adapters)
+            except ray.exceptions.RayActorError as error:
+                if self.restart is None:
+                    self.restart = asyncio.create_task(until_back(self.actor))
+                raise SamplerLost(str(error)) from error
+            except ray.exceptions.RayTaskError as error:
+                status = getattr(error.cause, "status", None)
+                if status == 410:  # restarted before its death was noticed
+                    raise Gone from error
+                if status != 425:  # too early: Ray does not guarantee the order of calls
+                    raise
+                await asyncio.sleep(RETRY_PAUSE)
+
+
+class SamplerPool:
+    """The samplers of one model.
+
+    first: initial count of every prompt, so that pools in several processes draw differently.
+    tokens_sampled, seconds: as a `Decoder` counts them.
+    """
+
+    def __init__(self, samplers: list[PooledSampler], names: PolicyNames, first: int = 0):
+        self.samplers, self.names, self._first = samplers, names, first
+        self.tokens_sampled, self.seconds = 0, 0.0
+        self._open, self._since = 0, 0.0
+        self._gather_resets = GatherResetDetector()
+        self._occurrences: dict[str, dict[str, int]] = {}  # by policy and prompt
+        self._owners: OrderedDict[str, PooledSampler] = OrderedDict()  # by the conversation up to the last answer
+
+    def forget(self, policy: str) -> None:
+        """Reset the counts of a policy's prompts, unless requests are open: they would repeat earlier draws."""
+        if not self._open:
+            self._occurrences.pop(policy, None)
+
+    async def create(self, *, messages: Any, model: str | None = None, **parameters: Any) -> ChatCompletion:
+        """Answer a request of OpenAI's chat completions with any living sampler.
+
+        Raises: RequestError, which says what to change; RayActorError when Ray cannot restart a sampler.
+        """
+        if parameters.get("stream") is True:
+            raise RequestError("stream=True: a RayBackend does not stream; leave it out, or use a LocalBackend")
+        name, conversation = self.names.resolve(model), normalize(list(messages))
+        if self._gather_resets.should_reset(idle=not self._open):
+            self._occurrences.clear()
+        occurrence = self._count(name, conversation, parameters)
+        request = {**parameters, "messages": conversation, "model": name, "occurrence": occurrence}
+        with self.counted():
+            while True:
+                sampler = await self.choose(conversation)
+                try:
+                    answer = await sampler.create(**request)
+                    break
+                except SamplerLost:
+                    continue
+        for choice in answer.choices:
+            self.tokens_sampled += len(getattr(choice, "token_ids", ()))
+            message = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
+            self._owners[_digest([*conversation, *normalize([message])])] = sampler
+        while len(self._owners) > MAX_CONVERSATIONS:
+            self._owners.popitem(last=False)
+        return answer
+
+    def _count(self, policy: str, conversation: list[dict], parameters: dict[str, Any]) -> int:
+        """Count a request; return how often the policy was asked the same prompt before."""
+        shown = {name: parameters.get(name) or None for name in ("tools", "extra_body", "chat_template_kwargs")}
+        counts, prompt = self._occurrences.setdefault(policy, {}), _digest([conversation, shown])
+        counts[prompt] = occurrence = counts.get(prompt, self._first - 1) + 1
+        return occurrence
+
+    async def choose(self, conversation: list[dict]) -> PooledSampler:
+        """Return the sampler that answered in the conversation before, or the least loaded one."""
+        while not (living := [sampler for sampler in self.samplers if sampler.is_alive()]):
+            restarts = [sampler.restart for sampler in self.samplers if sampler.restart]
+            await asyncio.wait(restarts, return_when=asyncio.FIRST_COMPLETED)
+        answers = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
+        owner = self._owners.get(_digest(conversation[: answers[-1] + 1])) if answers else None
+        return owner if owner in living else min(living, key=lambda sampler: sampler.open_requests)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Count the seconds in which at least one request is open."""
+        if not self._open:
+            self._since = time.perf_counter()
+        self._open += 1
+        try:
+            yield
+        finally:
+            self._open -= 1
+            if not self._open:
+                self.seconds += time.perf_counter() - self._since
+
+
+def _digest(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, default=repr).encode(), digest_size=12).hexdigest()

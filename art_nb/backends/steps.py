@@ -1,0 +1,83 @@
+"""A training step: its request, its state in the checkpoint (state.json), its advantages."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from art_nb.storage import checkpoints
+from art_nb.storage.run_log import RunLog, plain_numbers
+from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.types import TrainConfig, TrainSFTConfig
+
+
+@dataclass(frozen=True)
+class StepRequest:
+    """One training step: on groups, or with a `TrainSFTConfig` on demonstrations.
+
+    log: write a row and the trajectories. key: unique to the step; a repeated request is not taken twice.
+    """
+
+    data: list[Any]
+    config: TrainConfig | TrainSFTConfig
+    log: bool
+    key: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @property
+    def groups(self) -> list[TrajectoryGroup]:
+        """The groups; [] for demonstrations."""
+        return self.data if isinstance(self.config, TrainConfig) else []
+
+
+@dataclass(frozen=True)
+class StepState:
+    """The step of a checkpoint.
+
+    split: "train" or "sft", the kind of the step. row: its metrics; None if it was not logged. request: the key of the
+    `StepRequest` that it answers.
+    """
+
+    step: int
+    split: str
+    row: dict[str, Any] | None = None
+    request: str | None = None
+
+    def write(self, checkpoint: Path) -> None:
+        """Write state.json into the folder of a checkpoint."""
+        state = {name: value for name, value in asdict(self).items() if name != "request" or value}
+        (checkpoint / "state.json").write_text(json.dumps(plain_numbers(state), allow_nan=False), encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path, step: int) -> Self:
+        """Read state.json of a step's checkpoint. folder: of the model's files."""
+        path = checkpoints.step_folder(folder / "checkpoints", step) / "state.json"
+        state = json.loads(path.read_text(encoding="utf-8"))
+        return cls(step, state.get("split", "train"), state["row"], state.get("request"))
+
+    def unlogged_row(self, folder: Path) -> dict[str, Any] | None:
+        """Return the row, if the process was killed between writing the checkpoint and history.jsonl; else None."""
+        logged = any(row["step"] == self.step and row["split"] == self.split for row in RunLog(folder).rows())
+        return None if logged else self.row
+
+
+def numbers(row: dict[str, Any]) -> dict[str, float]:
+    """Return the numbers of a row, without its lists and texts."""
+    return {name: value for name, value in row.items() if isinstance(value, int | float)}
+
+
+def choice_advantages(trajectory: Trajectory) -> list[float | None]:
+    """Return the advantage of each choice, which all of its tokens share; None for a choice that was not trained on."""
+    return [next(iter(getattr(choice, "token_advantages", None) or [None])) for choice in trajectory.all_choices()]
+
+
+def set_advantages(groups: list[TrajectoryGroup], advantages: list[list[list[float | None]]] | None) -> None:
+    """Set `token_advantages` of each choice, by group, trajectory and choice, as training in this process does."""
+    for group, of_group in zip(groups, advantages or [], strict=advantages is not None):
+        for trajectory, of_trajectory in zip(group, of_group, strict=True):
+            for choice, advantage in zip(trajectory.all_choices(), of_trajectory, strict=True):
+                if advantage is not None:
+                    tokens = len(getattr(choice, "token_ids", None) or [])
+                    choice.token_advantages = [advantage] * tokens  # type: ignore[attr-defined]  # extra fields are allowed

@@ -1,0 +1,13 @@
+"""Tool-calling environments: one base class for episodes, tool schemas from typed methods, the rollout loop.
+
+It knows nothing about tasks (they are the packages in environments/), and imports neither torch nor transformers.
+"""
+
+from art_nb.environments.episode import ToolEnvironment, ToolEpisode
+from art_nb.environments.rollout import play, rollout
+from art_nb.environments.tools import MalformedCall, RefusedCall, clean, parse_arguments, quoted, tool, tool_schema
+
+__all__ = [
+    "MalformedCall", "RefusedCall", "ToolEnvironment", "ToolEpisode", "clean", "parse_arguments", "play", "quoted",
+    "rollout", "tool", "tool_schema",
+]  # fmt: skip

@@ -1,0 +1,160 @@
+"""Tool-calling episodes: the base class of a task's state, and its form for TRL's `environment_factory`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from functools import wraps
+from typing import Any, ClassVar, TypeVar
+
+from art_nb.environments.tools import MalformedCall, RefusedCall, parse_arguments
+from art_nb.trajectories import Trajectory
+
+Episode = TypeVar("Episode", bound="ToolEpisode")
+
+
+class ToolEpisode:
+    """One attempt of an agent at a task, made by calling tools until the episode is over.
+
+    A subclass defines its tools as methods with `@tool`, and `first_message`, `reward` and `metrics`.
+
+    Attributes: turns (calls made), max_turns, ended_by (None while the episode runs; "malformed", "turns", or what a tool
+    sets), fault (the kind of a malformed call, see `MalformedCall`), refused (calls that raised `RefusedCall`), turn_rewards
+    (what each turn added to `progress()`), transcript ((tool's name, arguments, observation) of each call, in order).
+    """
+
+    tools: ClassVar[list[dict]] = []
+    """OpenAI schemas of the tools, sorted by name as TRL lists them."""
+    over_message: ClassVar[str] = "The episode is over."
+    """The observation of every call after the end."""
+    no_call_message: ClassVar[str] = "I give up."
+    """What `trajectory` writes for an answer without a call."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        methods = (getattr(cls, name) for name in dir(cls))  # dir sorts
+        cls.tools = [method.schema for method in methods if inspect.isfunction(method) and hasattr(method, "schema")]
+
+    def __init__(self, max_turns: int):
+        self.max_turns = max_turns
+        self.turns = self.refused = 0
+        self.ended_by: str | None = None
+        self.fault: str | None = None
+        self.turn_rewards: list[float] = []
+        self.transcript: list[tuple[str | None, str | dict | None, str]] = []
+
+    @property
+    def over(self) -> bool:
+        return self.ended_by is not None
+
+    def first_message(self) -> str:
+        """Return the user message that the agent starts from."""
+        raise NotImplementedError
+
+    def reward(self) -> float:
+        """Return the reward of the episode; one that is broken off is scored as it is."""
+        raise NotImplementedError
+
+    def metrics(self) -> dict[str, float]:
+        """Return the numbers to chart."""
+        raise NotImplementedError
+
+    def progress(self) -> float:
+        """Return the value of the current state, whose changes are the turn rewards.
+
+        By default the reward once the episode is over, and 0 before.
+        """
+        return self.reward() if self.over else 0.0
+
+    def call(self, name: str | None, arguments: str | dict | None) -> str:
+        """Make one tool call and return the observation.
+
+        A call of an unknown tool or with malformed arguments ends the episode. So does `call(None, None)`, which stands for
+        an answer without a call. A call that the tool refuses does not: the agent may try again.
+
+        arguments: JSON as the model wrote it, or the object.
+        """
+        if self.over:
+            observation = self.over_message
+        else:
+            self.turns += 1
+            observation = self._make(name, arguments)
+            self.end_turn()
+        self.transcript.append((name, deepcopy(arguments), observation))
+        return observation
+
+    def _make(self, name: str | None, arguments: str | dict | None) -> str:
+        try:
+            given = parse_arguments(self.tools, name, arguments)
+        except MalformedCall as error:
+            self.fault, self.ended_by = error.kind, "malformed"
+            return f"Malformed: {error}. {self.over_message}"
+        try:
+            observation = getattr(type(self), str(name)).__wrapped__(self, **given)
+        except RefusedCall as refusal:
+            self.refused += 1
+            observation = f"Refused: {refusal}."
+        return self.run_out(observation) if self.turns >= self.max_turns and not self.over else observation
+
+    def run_out(self, observation: str) -> str:
+        """End an episode whose turns are used up. Returns the last observation, which a subclass may extend."""
+        self.ended_by = "turns"
+        return observation
+
+    def end_turn(self) -> None:
+        """Append the turn's reward. Called once for every counted call."""
+        self.turn_rewards.append(self.progress() - sum(self.turn_rewards))
+
+    def trajectory(self, **metadata: Any) -> Trajectory:
+        """Return the calls made so far as the conversation of a model that made them."""
+        messages: list[Any] = [{"role": "user", "content": self.first_message()}]
+        for number, (name, arguments, observation) in enumerate(self.transcript, start=1):
+            if not name:
+                messages.append({"role": "assistant", "content": self.no_call_message})
+                continue
+            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": written}}
+            messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": observation})
+        return Trajectory(
+            messages_and_choices=messages, tools=self.tools, reward=self.reward(), metrics=self.metrics(), metadata=metadata
+        )
+
+
+class ToolEnvironment:
+    """A `ToolEpisode` for TRL's `environment_factory`: `reset`, one method for each tool, `get_reward`.
+
+    A subclass names its episode, `class MyEnvironment(ToolEnvironment, episode=MyEpisode)`, and defines `reset(**row)`,
+    which sets `self.episode` and returns its first message. TRL appends that to the prompt's last user message: leave its
+    content empty in the dataset.
+
+    TRL's loop ends when the model answers without a call, or at TRL's own limits; a call after the end of the episode gets
+    its `over_message`. A call that TRL itself cannot make (another tool, an unknown argument) never reaches the episode and
+    is not counted as malformed.
+    """
+
+    episode: Any
+
+    def __init_subclass__(cls, episode: type[ToolEpisode] | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for schema in episode.tools if episode else ():
+            name = schema["function"]["name"]
+            setattr(cls, name, _forwarding(getattr(episode, name)))
+
+    def reset(self, **row: Any) -> str:
+        """Start the episode of a dataset row. Returns its first message."""
+        raise NotImplementedError
+
+    def get_reward(self) -> float:
+        """Return the episode's reward; one that is broken off is scored as it is."""
+        return self.episode.reward()
+
+
+def _forwarding(method: Callable[..., str]) -> Callable[..., str]:
+    @wraps(method)
+    def forwarded(self: ToolEnvironment, *args: Any, **kwargs: Any) -> str:
+        return method(self.episode, *args, **kwargs)
+
+    return forwarded

@@ -1,0 +1,141 @@
+"""Tools of an environment: OpenAI schemas from typed methods, and validation of the calls that a model makes.
+
+Depends on no environment, no model and no training.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, TypeVar, cast, get_type_hints
+
+from pydantic import TypeAdapter
+
+Tool = TypeVar("Tool", bound=Callable[..., str])
+
+_DESCRIBED = {
+    "string": "a string", "integer": "an integer", "number": "a number", "boolean": "true or false", "object": "an object",
+    "array": "a list",
+}  # fmt: skip
+
+
+class MalformedCall(ValueError):
+    """A tool call that does not fit the tools' schemas. kind: "no call", "unknown tool" or "bad arguments"."""
+
+    def __init__(self, kind: str, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+
+class RefusedCall(Exception):
+    """Raised by a tool whose arguments are well formed but cannot be used; the agent reads the message and may try again."""
+
+
+def tool(method: Tool) -> Tool:
+    """Make a method of a `ToolEpisode` one of its tools.
+
+    The method needs type hints, a Google docstring that describes each parameter, and returns what the model reads. Calling
+    the decorated method counts as a turn, like `call` with the tool's name.
+
+    Raises: TypeError for a parameter without a type hint, ValueError for one without a description.
+    """
+    signature = inspect.signature(method)
+
+    @wraps(method)
+    def called(self: Any, *args: Any, **kwargs: Any) -> str:
+        _, *given = signature.bind(self, *args, **kwargs).arguments.items()
+        return self.call(method.__name__, dict(given))
+
+    called.schema = tool_schema(method)  # type: ignore[attr-defined]
+    return cast(Tool, called)
+
+
+def tool_schema(function: Callable[..., Any]) -> dict:
+    """Return the OpenAI schema of a typed function, equal to that of `transformers.utils.get_json_schema`.
+
+    The description and those of the parameters come from the Google docstring. `self` is left out.
+
+    Raises: TypeError for a parameter without a type hint, ValueError for one without a description.
+    """
+    name, hints = function.__name__, get_type_hints(function)
+    description, described = _read_docstring(function)
+    properties, required = {}, []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.name not in hints:
+            raise TypeError(f"parameter {parameter.name} of the tool {name} has no type hint; add one such as `: str`")
+        if parameter.name not in described:
+            raise ValueError(f"parameter {parameter.name} of the tool {name} has no description; add it to the docstring")
+        found = TypeAdapter(hints[parameter.name]).json_schema()
+        kind = {"type": found.pop("type")} if "type" in found else {}
+        properties[parameter.name] = kind | found | {"description": described[parameter.name]}
+        if parameter.default is inspect.Parameter.empty:
+            required.append(parameter.name)
+    parameters = {"type": "object", "properties": properties} | ({"required": required} if required else {})
+    schema = {"name": name, "description": description, "parameters": parameters, "return": {"type": "string"}}
+    return {"type": "function", "function": schema}
+
+
+def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """(description, {parameter: description}) of a Google docstring."""
+    description, *sections = re.split(r"^(Args|Returns|Raises):\s*$", inspect.getdoc(function) or "", flags=re.MULTILINE)
+    described = dict(zip(sections[::2], sections[1::2], strict=True)).get("Args", "")
+    entries = re.findall(r"^    (\w+)[^:\n]*:\s*(.*(?:\n     +.*)*)", described, flags=re.MULTILINE)
+    return description.strip(), {name: " ".join(text.split()) for name, text in entries}
+
+
+def parse_arguments(tools: Iterable[dict], name: str | None, arguments: str | dict | None) -> dict:
+    """Return the validated arguments of a tool call.
+
+    tools: OpenAI schemas. name: None for an answer without a call. arguments: JSON as the model wrote it, or the object;
+    may be empty for a tool without parameters.
+
+    Raises: MalformedCall if the call does not fit the schemas.
+    """
+    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    if not name:
+        raise MalformedCall("no call", "every turn must call a tool")
+    if name not in schemas:
+        raise MalformedCall("unknown tool", f"there is no tool {quoted(name)}; the tools are {', '.join(schemas)}")
+    properties = schemas[name]["properties"]
+    if not arguments and not properties:
+        return {}
+    try:
+        given: Any = json.loads(arguments) if isinstance(arguments, str) else arguments
+    except (ValueError, RecursionError):
+        raise MalformedCall("bad arguments", "the arguments are not JSON") from None
+    if not isinstance(given, dict):
+        raise MalformedCall("bad arguments", "the arguments must be a JSON object")
+    from jsonschema import Draft4Validator  # half a second; later drafts of JSON Schema accept 3.0 as an integer
+
+    for parameter, value in given.items():
+        if parameter not in properties:
+            raise MalformedCall("bad arguments", f"{name} has no argument {quoted(parameter)}")
+        if not Draft4Validator(properties[parameter]).is_valid(value):
+            raise MalformedCall("bad arguments", f"{parameter} must be {_expected(properties[parameter])}")
+    if missing := [parameter for parameter in schemas[name].get("required", ()) if parameter not in given]:
+        raise MalformedCall("bad arguments", f"{name} needs {' and '.join(missing)}")
+    return given
+
+
+def _expected(schema: dict) -> str:
+    if "enum" in schema:
+        return f"one of {', '.join(map(str, schema['enum']))}"
+    if schema.get("items") == {"type": "string"}:
+        return "a list of strings"
+    return _DESCRIBED.get(schema.get("type", ""), f"valid under {json.dumps(schema)}")
+
+
+def quoted(text: str) -> str:
+    """Return at most 40 characters of what a model wrote, as a JSON string on one line."""
+    text = text.encode("utf-8", "replace").decode()
+    return json.dumps(text if len(text) <= 40 else f"{text[:40]}...", ensure_ascii=False)
+
+
+def clean(text: str) -> str:
+    """Return text that SQLite and JSON accept: NUL becomes a space, an unpaired surrogate becomes "?"."""
+    return text.replace("\0", " ").encode("utf-8", "replace").decode()

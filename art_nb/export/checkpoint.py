@@ -1,0 +1,119 @@
+"""Find a trained checkpoint by name, and read what its model's folder records about it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from art_nb.storage import checkpoints
+from art_nb.storage.run_log import RunLog
+from art_nb.trajectories.records import turn_message
+
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")  # PEFT's; a checkpoint holds more
+
+# Columns of history.jsonl that do not measure how good a model is: costs, timing, and statistics of training.
+_NOT_A_RESULT = ("data/", "time/", "costs/", "throughput/", "group_rewards")
+_NOT_A_SCORE = {"step", "split", "time", "groups", "trajectories", "exceptions", "reward_min", "reward_max", "reward_std"}
+
+
+def is_hub_name(model: str) -> bool:
+    """Return whether `model` is OWNER/NAME on the Hugging Face hub, not a folder here."""
+    return model.count("/") == 1 and not Path(model).exists()
+
+
+def adapter_files(folder: str | os.PathLike) -> list[Path]:
+    """Return the two files of a LoRA adapter. Raises: FileNotFoundError when one is missing."""
+    files = [Path(folder) / name for name in ADAPTER_FILES]
+    if missing := [path.name for path in files if not path.is_file()]:
+        raise FileNotFoundError(f"{folder} lacks {', '.join(missing)}: expected the folder of an adapter as PEFT saves it")
+    return files
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One step of a model, as a backend stores it.
+
+    folder: of the checkpoint, with its adapter; model_folder: of the model, with its history.
+    """
+
+    folder: Path
+    model_folder: Path
+    project: str
+    name: str
+    step: int
+
+    def __str__(self) -> str:
+        return f"{self.project}/{self.name}@{self.step}"
+
+    def settings(self) -> dict[str, Any]:
+        """Return the contents of the adapter's adapter_config.json."""
+        return json.loads((self.folder / "adapter_config.json").read_text(encoding="utf-8"))
+
+    def base_model(self) -> str:
+        """Return the folder or hub name of the adapter's base model."""
+        return self.settings()["base_model_name_or_path"]
+
+    def trained_on(self) -> dict[str, int]:
+        """Count the steps, trajectories and groups that the adapter was trained on, from the logged rows."""
+        rows = RunLog(self.model_folder).rows()
+        rows = [row for row in rows if row["split"] in ("train", "sft") and row["step"] <= self.step]
+        counts = {name: sum(int(row.get(name, 0)) for row in rows) for name in ("trajectories", "groups")}
+        return {"steps": self.step, **counts}
+
+    def results(self) -> dict[str, dict[str, float]]:
+        """Return the metrics logged at this step outside training: split -> metric -> latest value."""
+        found: dict[str, dict[str, float]] = {}
+        for row in RunLog(self.model_folder).rows():
+            if row["step"] == self.step and row["split"] not in ("train", "sft"):
+                found[row["split"]] = {
+                    name: value
+                    for name, value in row.items()
+                    if isinstance(value, int | float) and name not in _NOT_A_SCORE and not name.startswith(_NOT_A_RESULT)
+                } | {"trajectories": row.get("trajectories", 0)}
+        return found
+
+    def conversations(self, most: int) -> list[list[dict[str, Any]]]:
+        """Return up to `most` different prompts from the logged trajectories, latest first.
+
+        A prompt is a list of messages that ends where the model's turn begins.
+        """
+        found: dict[str, list[dict[str, Any]]] = {}
+        for record in reversed(RunLog(self.model_folder).records()):
+            messages: list[dict[str, Any]] = []
+            for turn in record["turns"]:
+                if turn["trainable"] and messages:
+                    found.setdefault(json.dumps(messages), list(messages))
+                result_of = {"tool_call_id": "call_0"} if turn["role"] == "tool" else {}
+                messages.append({**turn_message(turn), **result_of})
+            if len(found) >= most:
+                break
+        return list(found.values())[:most]
+
+
+def find_checkpoint(name: str, path: str | Path = ".art") -> Checkpoint:
+    """Return the checkpoint "NAME", "PROJECT/NAME" or either with "@STEP" (default: the latest) under a backend's `path`.
+
+    Raises: FileNotFoundError when none or several match; the message lists what exists.
+    """
+    model, _, step = name.partition("@")
+    project, _, model_name = model.rpartition("/")
+    valid = _is_plain(project) and _is_plain(model_name)
+    folders = sorted(Path(path).glob(f"{project or '*'}/models/{model_name}")) if valid else []
+    if len(folders) != 1:
+        known = sorted(f"{each.parents[1].name}/{each.name}" for each in Path(path).glob("*/models/*"))
+        which = "no model" if not folders else f"{len(folders)} models"
+        raise FileNotFoundError(f"{which} {model!r} in {path}: expected one of {', '.join(known) or 'none'}. "
+                                "Give PROJECT/NAME, or another --path.")  # fmt: skip
+    steps = checkpoints.list_checkpoints(folders[0] / "checkpoints")
+    wanted = int(step) if step.isdecimal() else max(steps, default=None) if not step else None
+    if wanted is None or wanted not in steps:
+        raise FileNotFoundError(f"{model} has no checkpoint of step {step or 'latest'!r}: expected one of the steps {steps}")
+    folder = checkpoints.step_folder(folders[0] / "checkpoints", wanted)
+    return Checkpoint(folder, folders[0], folders[0].parents[1].name, folders[0].name, wanted)
+
+
+def _is_plain(name: str) -> bool:
+    return not set(name) & set("*?[]\\/") and name not in (".", "..")

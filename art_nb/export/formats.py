@@ -1,0 +1,107 @@
+"""Write a checkpoint as PEFT adapter, merged transformers folder or GGUF file, and compare it before it gets its name."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from art_nb.export.checkpoint import Checkpoint, adapter_files
+from art_nb.storage.checkpoints import write_folder
+
+if TYPE_CHECKING:
+    from art_nb.export.parity import GreedyAnswer, ParityReport
+    from art_nb.training.policy import Policy
+
+Form = Literal["adapter", "merged", "gguf"]
+FORMS: tuple[Form, ...] = get_args(Form)
+
+
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    form: Form,
+    out: str | Path,
+    *,
+    conversations: Sequence[Sequence[dict[str, Any]]] | None = None,
+    base: str | None = None,
+) -> ParityReport:
+    """Write `checkpoint` into the new folder `out`, whole or not at all. The checkpoint is only read.
+
+    Args:
+        form: "adapter": PEFT's layout, which PEFT, TRL, Unsloth and vLLM load on top of the base model; "merged": an
+            ordinary transformers folder; "gguf": `model.gguf` for llama.cpp.
+        conversations: prompts to compare greedy answers on, each a list of messages. None: the model's logged prompts.
+            Short requests are added up to 50.
+        base: name of the base model to record; None: the name in the checkpoint.
+
+    Returns: how the export's answers compare with the checkpoint's.
+
+    Raises:
+        FileExistsError: `out` exists and is not empty. ValueError: llama.cpp does not support the model.
+        parity.ParityError: the export's answers differ from the checkpoint's. OSError: the disk is full.
+        After any of these, `out` is unchanged.
+    """
+    from art_nb.export.model_card import write_card
+    from art_nb.export.parity import CONVERSATIONS, greedy_answers
+    from art_nb.training.policy import load_policy, progress_bars
+
+    out = Path(out)
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}: expected one of {', '.join(FORMS)}")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise FileExistsError(f"{out} exists: expected a folder that is new or empty")
+    prompts = list(conversations or checkpoint.conversations(CONVERSATIONS))
+    prompts += [[{"role": "user", "content": f"Say {number}."}] for number in range(CONVERSATIONS - len(prompts))]
+    policy = load_policy(checkpoint.folder, engine="transformers")
+    with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop, as a notebook's
+        answers = thread.submit(asyncio.run, greedy_answers(policy, prompts)).result()
+    reports: list[ParityReport] = []
+
+    def fill(folder: Path) -> None:
+        reports.append(_write(form, policy, checkpoint, folder, answers))
+        if form == "adapter" and base is not None:
+            path = folder / "adapter_config.json"
+            settings = {**checkpoint.settings(), "base_model_name_or_path": base}
+            path.write_text(json.dumps(settings, indent=2), encoding="utf-8", newline="\n")
+        write_card(folder, checkpoint, form, base or checkpoint.base_model(), reports[0])
+
+    with progress_bars(False):
+        write_folder(out, fill)
+    return reports[0]
+
+
+def _write(form: Form, policy: Policy, checkpoint: Checkpoint, folder: Path, answers: list[GreedyAnswer]) -> ParityReport:
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM
+
+    from art_nb.export.llama_cpp import LlamaCpp, convert
+    from art_nb.export.parity import compare, torch_engine
+
+    dtype = policy.base.dtype
+    if form == "gguf":
+        parts = folder / "parts"
+        parts.mkdir()
+        write_merged(policy, parts)
+        convert(parts, folder / "model.gguf")
+        shutil.rmtree(parts)
+        with LlamaCpp(folder / "model.gguf") as engine:
+            return compare(answers, engine.answer, dtype)
+    if form == "adapter":
+        for path in adapter_files(checkpoint.folder):
+            shutil.copyfile(path, folder / path.name)
+        policy.tokenizer.save_pretrained(folder)
+    else:
+        write_merged(policy, folder)
+    loader: Any = AutoPeftModelForCausalLM if form == "adapter" else AutoModelForCausalLM
+    model = loader.from_pretrained(folder, dtype=dtype if form == "adapter" else "auto").eval()
+    return compare(answers, torch_engine(model.to(policy.device)), dtype)
+
+
+def write_merged(policy: Policy, folder: Path) -> None:
+    """Save the merged model and its tokenizer in an existing folder, as transformers does."""
+    policy.tokenizer.save_pretrained(folder)
+    policy.sampling_model().save_pretrained(folder)

@@ -1,0 +1,46 @@
+"""Upload an export to the Hugging Face hub in one commit."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from art_nb.export.checkpoint import is_hub_name
+from art_nb.export.deployment import key_from_environment
+
+
+def push_to_hub(folder: str | os.PathLike, repository: str, *, private: bool = True) -> str:
+    """Upload the folder of an export (`art-nb export`); return the repository's URL.
+
+    repository: "OWNER/NAME", created if missing. private: applies only when it is created.
+
+    Reads the key from HF_TOKEN; HF_ENDPOINT names another hub than huggingface.co.
+
+    Raises: ValueError: no key, or the adapter's base model is not on the hub. PermissionError: the hub rejects the key.
+    RuntimeError: it rejects the upload; with its reason. ConnectionError: it can't be reached.
+    """
+    import httpx
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    folder, key = Path(folder), key_from_environment("HF_TOKEN")
+    settings = folder / "adapter_config.json"
+    if settings.exists():
+        base = json.loads(settings.read_text(encoding="utf-8"))["base_model_name_or_path"]
+        if not is_hub_name(base):
+            raise ValueError(f"the adapter's base model {base!r} is not on the hub: export it with --base OWNER/NAME")
+    endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    hub = HfApi(endpoint=endpoint, token=key)
+    try:
+        hub.create_repo(repository, private=private, exist_ok=True)
+        hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Exported by art-nb")
+    except HfHubHTTPError as error:
+        status = error.response.status_code
+        if status in (401, 403):
+            raise PermissionError(f"the hub rejects the key in HF_TOKEN for {repository} (status {status})") from None
+        reason = error.server_message or error.response.reason_phrase
+        raise RuntimeError(f"the hub rejects {repository} (status {status}): {reason}") from None
+    except (httpx.TransportError, OSError) as error:
+        raise ConnectionError(f"the connection to {endpoint} failed: {error}. Nothing was committed there.") from None
+    return f"{endpoint}/{repository}"

@@ -1,0 +1,54 @@
+"""Write the model card of an export: README.md as the Hugging Face hub displays it."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+from art_nb.export.checkpoint import Checkpoint, is_hub_name
+from art_nb.export.parity import ParityReport
+
+LIBRARY = {"adapter": "peft", "merged": "transformers", "gguf": "gguf"}
+CONTENTS = {
+    "adapter": "the adapter alone, in PEFT's layout",
+    "merged": "base model and adapter in one, as transformers stores it",
+    "gguf": "base model and adapter in one, for llama.cpp",
+}
+
+
+def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parity: ParityReport) -> None:
+    """Write README.md from logged and measured facts only; it names no path of this machine."""
+    on_the_hub = is_hub_name(base)
+    base_name = _without_markup(base if on_the_hub else Path(base).name)
+    front = [f"library_name: {LIBRARY[form]}", "tags: [reinforcement-learning, grpo, lora]"]
+    front += [f"base_model: {base}"] if on_the_hub else []
+    trained = checkpoint.trained_on()
+    lines = [
+        "---", *front, "---", f"# {_without_markup(checkpoint.name)}, step {checkpoint.step}", "",
+        f"`{base_name}` with a LoRA adapter (rank {checkpoint.settings()['r']}), trained with GRPO by art_nb "
+        f"{version('art-nb')} (TRL, PEFT); this is {CONTENTS[form]}.", "",
+        f"- base model: `{base_name}`",
+        f"- project: `{_without_markup(checkpoint.project)}`",
+        f"- data: {trained['trajectories']} trajectories sampled from the model, in {trained['groups']} groups",
+        f"- steps: {trained['steps']}",
+        f"- compared with the checkpoint: {parity}", "",
+        "## Results", "", *_results_table(checkpoint),
+    ]  # fmt: skip
+    (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def _results_table(checkpoint: Checkpoint) -> list[str]:
+    rows = [
+        f"| {_without_markup(split)} | {_without_markup(name)} | {value:.4g} | {int(metrics['trajectories'])} |"
+        for split, metrics in checkpoint.results().items()
+        for name, value in metrics.items()
+        if name != "trajectories"
+    ]
+    if not rows:
+        return ["No evaluation of this step was logged."]
+    return ["| split | metric | mean | trajectories |", "| --- | --- | --- | --- |", *rows]
+
+
+def _without_markup(text: str) -> str:
+    """Names are user input: replace every character that Markdown or HTML could interpret."""
+    return "".join(sign if sign.isalnum() or sign in "-_./ @" else " " for sign in text)

@@ -1,0 +1,98 @@
+"""uvicorn's HTTP protocol with limits on what precedes a request: connections, and the time for headers and body.
+
+`guard` sees a request when its headers are complete. A client without the token could otherwise hold sockets open without
+sending a request, until the process has no file descriptor left for its owner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+HEADER_SECONDS = 10.0  # for the headers of a request, from its first byte, and for the first byte of a connection
+BODY_RATE = 4096  # bytes per second that a body must arrive with, on average over HEADER_SECONDS
+MAX_CONNECTIONS = 2000
+RESERVED = 128  # file descriptors for everything but connections
+BACKLOG = 64  # connections that are accepted at a time
+
+
+def max_connections() -> int:
+    """Return the number of connections to hold open: below the process's limit of open files."""
+    if not hasattr(os, "sysconf"):  # Windows, which has no such limit
+        return MAX_CONNECTIONS
+    files = os.sysconf("SC_OPEN_MAX")
+    return max(16, min(MAX_CONNECTIONS, files - RESERVED - BACKLOG))
+
+
+class LimitedProtocol(H11Protocol):
+    """One connection. With too many, the oldest without a request is closed, of the address that holds most of them."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.opened, self._incomplete, self._bytes = time.monotonic(), "headers", 0
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
+        if sum(1 for _ in self._open()) > max_connections():
+            idle = [each for each in self._open() if each is not self and each.has_no_request]
+            held = Counter(each.address for each in idle)
+            oldest = max(idle, key=lambda each: (held[each.address], -each.opened), default=self)
+            oldest.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._bytes += len(data)
+        incomplete = self._what_is_incomplete()
+        if incomplete != self._incomplete:
+            self._incomplete, self._bytes = incomplete, 0
+            self._timer.cancel()
+            if incomplete:
+                self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
+
+    @property
+    def address(self) -> str:
+        return self.client[0] if self.client else ""
+
+    @property
+    def has_no_request(self) -> bool:
+        """Whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _open(self) -> Iterator[Any]:
+        return (c for c in self.connections if isinstance(c, LimitedProtocol) and not c.transport.is_closing())
+
+    def _what_is_incomplete(self) -> str:
+        if self.conn.their_state is h11.SEND_BODY:
+            return "body"
+        return "headers" if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] else ""
+
+    def _time_is_up(self) -> None:
+        """Close the connection, unless the body arrives fast enough or is not being read."""
+        in_time = self._incomplete == "body" and (self._bytes >= BODY_RATE * HEADER_SECONDS or self.flow.read_paused)
+        if not in_time:
+            return self.transport.abort()
+        self._bytes = 0
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
+
+
+class AcceptErrors(logging.Filter):
+    """Passes one of asyncio's messages about failed `accept` calls in ten seconds, and all others."""
+
+    last = -1e9
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if "socket.accept() out of system resource" not in record.getMessage():
+            return True
+        passes, now = time.monotonic() - self.last > 10, time.monotonic()
+        self.last = now if passes else self.last
+        return passes

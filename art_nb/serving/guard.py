@@ -1,0 +1,162 @@
+"""Authentication and limits, as middleware in front of every route, so that no route can lack them.
+
+Without the token, a client learns only that a server is running. The first line that matches a request determines the
+response, whatever else the request contains and whether the route exists (tests/serving/test_server_stranger.py):
+
+    GET   /healthz  200 {"status":"ok"}
+    *     /healthz  405 {"detail":"Method Not Allowed"}
+    GET   /         200 the login page, the same on every server
+    POST  /login    401 invalid token
+    *     /login    405 {"detail":"Method Not Allowed"}
+    WS    *         403
+    *     *         401 missing or invalid token
+
+With or without the token: 403 for a browser page of another origin, 413 for a body that is too long, 429 over the limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import re
+import time
+from collections import Counter
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.responses import HTMLResponse, JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from art_nb.backends.errors import StatusError, error_body
+from art_nb.serving.settings import Settings
+from art_nb.serving.tokens import AccessToken
+
+# The login page submits the login code of an address with #code=..., which browsers do not send.
+LOGIN = Path(__file__).with_name("ui").joinpath("login.html").read_bytes()
+_DIGESTS = [hashlib.sha256(script).digest() for script in re.findall(rb"<script>(.*?)</script>", LOGIN, re.DOTALL)]
+SCRIPT_HASH = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in _DIGESTS)
+PUBLIC_PATHS = {"/healthz", "/login"}
+MAX_PUBLIC_BODY = 4096  # bytes
+MAX_ADDRESSES = 10_000
+RETRY = {"retry-after": "1"}  # seconds
+HEADERS = {
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "same-origin",
+    "cache-control": "no-store",
+    "content-security-policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    f"script-src 'self' {SCRIPT_HASH}; "
+    "form-action 'self'; base-uri 'none'; object-src 'none'; frame-ancestors 'self'",
+}  # fmt: skip
+
+
+class Guard:
+    """ASGI middleware that passes requests on if they carry the token and stay within the limits of the settings."""
+
+    def __init__(self, app: ASGIApp, settings: Settings, token: AccessToken) -> None:
+        self.app, self.settings, self.token = app, settings, token
+        self._in_flight: Counter[str] = Counter()  # requests by address
+        self._buckets: dict[str, tuple[float, float]] = {}  # by address: requests left, and the time of that count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self.app(scope, receive, send)
+        address = (scope.get("client") or ("", 0))[0]
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        try:
+            self._check(scope, headers, address)
+        except StatusError as error:
+            if error.status == 401 and scope["type"] == "http" and scope["path"] == "/" and scope["method"] == "GET":
+                return await HTMLResponse(LOGIN, headers=HEADERS)(scope, receive, send)
+            return await _reject(scope, receive, send, error)
+        self._in_flight[address] += 1
+        try:
+            await self._call_app(scope, receive, send)
+        finally:
+            self._in_flight[address] -= 1
+            if not self._in_flight[address]:
+                del self._in_flight[address]
+
+    def _check(self, scope: Scope, headers: dict[bytes, str], address: str) -> None:
+        self._spend(address)
+        origin = headers.get(b"origin")
+        if origin is not None and not self._is_allowed(origin, headers.get(b"host", "")):
+            raise StatusError(403, "this origin is not allowed; add it to the server's --origins")
+        if self._in_flight[address] >= self.settings.concurrency:
+            raise StatusError(429, f"{self._in_flight[address]} requests from this address are in flight", **RETRY)
+        if scope["path"] not in PUBLIC_PATHS and not self._is_authenticated(headers):
+            message = "missing or invalid token: send it as Authorization: Bearer ..."
+            raise StatusError(401, message, **{"www-authenticate": "Bearer"})
+        length = headers.get(b"content-length", "0")
+        if not length.isdecimal() or int(length) > self._max_body(scope):
+            raise self._too_long(scope)
+
+    def _too_long(self, scope: Scope) -> StatusError:
+        return StatusError(413, f"the body exceeds the maximum of {self._max_body(scope)} bytes")
+
+    def _max_body(self, scope: Scope) -> int:
+        return MAX_PUBLIC_BODY if scope["path"] in PUBLIC_PATHS else self.settings.max_body
+
+    def _spend(self, address: str) -> None:
+        """Take one request from the address's token bucket. Raises: StatusError when it is empty."""
+        now, rate = time.monotonic(), self.settings.rate
+        left, counted_at = self._buckets.get(address, (2 * rate, now))
+        left = min(2 * rate, left + (now - counted_at) * rate)
+        if len(self._buckets) >= MAX_ADDRESSES:
+            self._buckets.clear()
+        self._buckets[address] = (max(left - 1, 0.0), now)
+        if left < 1:
+            raise StatusError(429, f"more than {rate:g} requests per second", **RETRY)
+
+    def _is_allowed(self, origin: str, host: str) -> bool:
+        try:
+            return urlsplit(origin).netloc == host or origin in self.settings.origins
+        except ValueError:
+            return False
+
+    def _is_authenticated(self, headers: dict[bytes, str]) -> bool:
+        scheme, _, token = headers.get(b"authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            return self.token.matches(token.strip())
+        try:
+            morsel = SimpleCookie(headers.get(b"cookie", "")).get(self.token.cookie_name)
+        except CookieError:
+            return False
+        return morsel is not None and self.token.accepts_cookie(morsel.value)
+
+    async def _call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Call the app. Count the body's bytes, whatever its content-length; answer 503 when the server shuts down."""
+        received, rejected, started = 0, False, False
+
+        async def count_body() -> Message:
+            nonlocal received, rejected
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._max_body(scope):
+                rejected = True
+                await _reject(scope, receive, send, self._too_long(scope))
+                return {"type": "http.disconnect"}
+            return message
+
+        async def add_headers(message: Message) -> None:
+            nonlocal started
+            if rejected:  # the app's response to an incomplete body is dropped
+                return
+            started = True
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message["headers"], *((n.encode(), v.encode()) for n, v in HEADERS.items())]
+            await send(message)
+
+        try:
+            await self.app(scope, count_body, add_headers)
+        except asyncio.CancelledError:  # uvicorn shuts down and its grace period is over
+            if scope["type"] == "http" and not started and not rejected:
+                await _reject(scope, receive, send, StatusError(503, "the server is shutting down", **RETRY))
+
+
+async def _reject(scope: Scope, receive: Receive, send: Send, error: StatusError) -> None:
+    if scope["type"] == "websocket":
+        await receive()  # the request to connect; closing before it is accepted sends status 403
+        return await send({"type": "websocket.close", "code": 1008})
+    await JSONResponse(error_body(error), error.status, HEADERS | error.headers)(scope, receive, send)

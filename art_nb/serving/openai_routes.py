@@ -1,0 +1,108 @@
+"""The routes of OpenAI's API: models, and chat completions, whole or streamed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import aclosing
+from functools import partial
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import StreamingResponse
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel, ConfigDict, Field
+
+from art_nb.backends.errors import StatusError, error_body
+from art_nb.inference.streaming import Chunks, events
+from art_nb.serving.state import ServerState
+
+T = TypeVar("T")
+# Minimum between two chunks of a stream, per open stream: many chunks would cost as much processor time as sampling does.
+SECONDS_PER_STREAM = 0.002
+
+
+class ChatRequest(BaseModel):
+    """A request of https://platform.openai.com/docs/api-reference/chat/create; unsupported fields are rejected by name."""
+
+    model_config = ConfigDict(extra="allow")
+
+    model: str = Field(max_length=500, description="a name that GET /v1/models lists")
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    stream: bool | None = None
+
+
+def routes(state: ServerState) -> APIRouter:
+    """Return GET /v1/models and /v1/models/{name}, POST /v1/chat/completions."""
+    router = APIRouter(prefix="/v1", tags=["OpenAI"])
+
+    @router.get("/models")
+    def models() -> dict[str, Any]:
+        """List all policies: models at their latest step, their stored checkpoints, base models."""
+        return {"object": "list", "data": [_model(name) for name in state.models.policy_names()]}
+
+    @router.get("/models/{name:path}", responses={404: {}})
+    def model(name: str) -> dict[str, Any]:
+        """Return one policy."""
+        if name not in state.models.policy_names():
+            raise StatusError(404, f"no model {name!r:.200}; GET /v1/models lists all")
+        return _model(name)
+
+    @router.post("/chat/completions", responses={400: {}, 404: {}, 499: {}, 500: {}}, response_model=None)
+    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+        """Answer a conversation. Each choice names its policy in `policy`: "name@step"."""
+        start = partial(_complete, state, body.model_dump(exclude_none=True))
+        if body.stream:
+            return await _stream(state.thread.stream(start, events))
+        completion: ChatCompletion = await _while_connected(request, state.thread.run(start()))
+        return Response(completion.model_dump_json(), media_type="application/json")
+
+    return router
+
+
+async def _complete(state: ServerState, request: dict[str, Any]) -> Any:
+    model, name = await state.models.resolve(request["model"])
+    answer = await state.models.complete(model, {**request, "model": name})
+    if isinstance(answer, Chunks):
+        answer.min_interval = lambda: SECONDS_PER_STREAM * state.thread.open_streams
+    return answer
+
+
+async def _stream(events: AsyncGenerator[list[bytes], None]) -> Response:
+    """Send server-sent events. An error before the first event sets the status; a later one is sent as an event."""
+    first = await anext(events)
+
+    async def body() -> AsyncIterator[bytes]:
+        async with aclosing(events):  # a client that disconnects stops its sampling
+            yield b"".join(first)
+            try:
+                async for more in events:
+                    yield b"".join(more)
+            except Exception as error:
+                yield f"data: {json.dumps(error_body(error))}\n\n".encode()
+
+    return StreamingResponse(body(), media_type="text/event-stream")
+
+
+async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await `work`; cancel it if the client disconnects."""
+    working = asyncio.create_task(work)
+    disconnect = asyncio.create_task(_disconnect(request))
+    try:
+        await asyncio.wait({working, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise StatusError(499, "the client disconnected")
+    finally:
+        working.cancel()
+        disconnect.cancel()
+
+
+async def _disconnect(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def _model(name: str) -> dict[str, Any]:
+    return {"id": name, "created": 0, "object": "model", "owned_by": "art_nb"}

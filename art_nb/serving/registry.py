@@ -1,0 +1,136 @@
+"""The models of a server: registered by clients, found again after a restart, loaded at their first use.
+
+What loads or samples runs in the backend's event loop; what only looks up or reads files, in any thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from art_nb.backends.errors import StatusError
+from art_nb.backends.local import LocalBackend
+from art_nb.model import TrainableModel
+from art_nb.serving.specs import ModelSpec
+from art_nb.storage.checkpoints import list_checkpoints, write_file
+from art_nb.types import PolicyName
+
+FILE = "model.json"
+BASE_MODELS = "base-models"  # the project of models that were never registered: untrained base models
+RESERVED = {"self", "to", "policy", "occurrence", "min_occurrence"}  # arguments of the backend that a client must not set
+
+
+class ModelRegistry:
+    """Models by project and name.
+
+    backend: stores, samples and trains them. before_forward: what a model's sampler awaits between two forward passes.
+    """
+
+    def __init__(self, backend: LocalBackend, before_forward: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self.backend, self._before_forward = backend, before_forward
+        self.specs: dict[tuple[str, str], ModelSpec] = {}
+        self._loaded: dict[tuple[str, str], TrainableModel] = {}
+        for path in backend.path.glob(f"*/models/*/{FILE}"):
+            spec = ModelSpec.model_validate_json(path.read_text(encoding="utf-8"))
+            self.specs[spec.key] = spec
+
+    def registered(self) -> list[ModelSpec]:
+        """Return the specs of the models that clients registered."""
+        return [spec for spec in list(self.specs.values()) if spec.project != BASE_MODELS]
+
+    def spec(self, project: str, name: str) -> ModelSpec:
+        """Return the spec of a model. Raises: StatusError 404 if it is not registered."""
+        if (project, name) not in self.specs:
+            raise StatusError(404, f"no model {name!r:.200} is registered in project {project!r:.200}")
+        return self.specs[project, name]
+
+    def folder(self, project: str, name: str) -> Path:
+        """Return the folder of a model's files. Raises: StatusError 404 if it is not registered."""
+        spec = self.spec(project, name)
+        return self.backend.path / spec.project / "models" / spec.name
+
+    def steps(self, project: str, name: str) -> list[int]:
+        """Return the steps that have a checkpoint, ascending. Raises: as `folder`."""
+        return list_checkpoints(self.folder(project, name) / "checkpoints")
+
+    def describe(self, spec: ModelSpec) -> dict[str, Any]:
+        """Return project, name, base_model, latest step and the steps that have checkpoints."""
+        steps = self.steps(*spec.key)
+        fields = spec.model_dump(include={"project", "name", "base_model"})
+        return {**fields, "step": max(steps, default=0), "checkpoints": steps}
+
+    async def register(self, spec: ModelSpec) -> TrainableModel:
+        """Load a model at its latest checkpoint, or create it.
+
+        Raises: StatusError if its base model is not served (404) or the name is taken by a different model (409).
+        """
+        spec = spec.model_copy(update={"base_model": self.base_model(spec.base_model)})
+        if self.specs.get(spec.key, spec) != spec:
+            raise StatusError(409, f"model {spec.name!r} exists with another base model or config: choose another name")
+        if spec.key not in self._loaded:
+            config: Any = spec.config.model_dump(exclude_none=True)
+            model: TrainableModel = TrainableModel(
+                name=spec.name, project=spec.project, base_model=spec.base_model, _internal_config=config
+            )
+            await model.register(self.backend)
+            self.backend.loaded(model).sampler.decoder.before_forward = self._before_forward
+            write_file(self.backend.output_dir(model) / FILE, spec.model_dump_json().encode())
+            self.specs[spec.key], self._loaded[spec.key] = spec, model
+        return self._loaded[spec.key]
+
+    async def load(self, project: str, name: str) -> TrainableModel:
+        """Load a registered model, if it is not loaded yet. Raises: StatusError 404 if it is not registered."""
+        return await self.register(self.spec(project, name))
+
+    def base_model(self, given: str) -> str:
+        """Return the server's name for a base model: one of its names, a hub name, or a client's folder with such a name.
+
+        Raises: StatusError 404 if the server does not have it.
+        """
+        sources = self.backend.base_models
+        last_part = PurePosixPath(given.replace("\\", "/")).name
+        for name in (given, *(name for name, source in sources.items() if source == given), last_part):
+            if name in sources:
+                return name
+        message = f"no model {given!r:.200} on this server; its base models are {_quoted(sources)}"
+        raise StatusError(404, f"{message}, and GET /v1/models lists all models")
+
+    async def resolve(self, name: str) -> tuple[TrainableModel, str]:
+        """Load the model of a policy; return it and its own name for the policy. Raises: StatusError 404; 400 if ambiguous.
+
+        name: "model" or "model@step", prefixed by "project/" if several projects have such a model; or a base model.
+        """
+        policy = PolicyName.parse(name)
+        project, slash, own = (policy.model if policy else name).rpartition("/")
+        matches = [spec.key for spec in self.registered() if spec.name == own and (not slash or spec.project == project)]
+        if len(matches) > 1:
+            raise StatusError(400, f"model {name!r:.200} is ambiguous: choose from {_quoted(map('/'.join, matches))}")
+        if matches:
+            return await self.load(*matches[0]), str(PolicyName(own, policy.step)) if policy else own
+        base = self.base_model(name)
+        untrained = ModelSpec(project=BASE_MODELS, name="of-" + re.sub(r"[\W_]", "-", base), base_model=base)
+        return await self.register(next((spec for spec in self.specs.values() if spec.base_model == base), untrained)), base
+
+    def policy_names(self) -> Iterator[str]:
+        """Yield the names of all policies: models, their checkpoints, base models."""
+        names = [spec.name for spec in self.registered()]
+        for spec in self.registered():
+            shown = spec.name if names.count(spec.name) == 1 else "/".join(spec.key)
+            yield shown
+            for step in self.steps(*spec.key):
+                yield str(PolicyName(shown, step))
+        yield from self.backend.base_models
+
+    async def complete(self, trained: TrainableModel, request: dict[str, Any], min_occurrence: int = 0) -> Any:
+        """Answer a chat completion with a policy of `trained`, as `Sampler.create`. Raises: RequestError, StatusError."""
+        if reserved := RESERVED & request.keys():
+            raise StatusError(400, f"unknown parameters: {_quoted(sorted(reserved))}")
+        if not isinstance(messages := request.get("messages"), list):
+            raise StatusError(400, f"messages is {messages!r:.200}: expected a list with at least one message")
+        return await self.backend.answer(trained, min_occurrence=min_occurrence, **request)
+
+
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,91 @@
+"""Settings of `art-nb serve` and `art-nb worker`: from options, ART_NB_... variables, or a file `.env`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+EXAMPLE = "qwen=Qwen/Qwen3-0.6B nano=data/nano"
+
+
+class CommandSettings(BaseSettings):
+    """Settings of a command. The command line takes precedence over the environment, and that over `.env`."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="ART_NB_", env_file=".env", env_file_encoding="utf-8", extra="ignore", env_ignore_empty=True,
+        cli_kebab_case=True, cli_avoid_json=True, cli_hide_none_type=True,
+    )  # fmt: skip
+
+
+class Settings(CommandSettings):
+    """Serve models: an OpenAI-compatible API, training, episodes for workers, and a live page.
+
+    The command line takes precedence over ART_NB_{NAME} in the environment, and that over the file `.env`.
+    """
+
+    model_config = SettingsConfigDict(cli_prog_name="art-nb serve")
+
+    host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 accepts other machines")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 chooses a free one")
+    path: Path = Field(Path(".art-server"), description="folder for models, the work queue and the token's digest")
+    token: SecretStr | None = Field(None, description="access token for clients; by default created at the first start")
+    base_models: Annotated[dict[str, str], NoDecode] = Field(
+        {}, validate_default=True, description=f"models that clients may train: NAME=FOLDER_OR_HUB_NAME ..., e.g. {EXAMPLE}"
+    )
+    engine: str = Field("auto", description="auto, unsloth or transformers")
+    seed: int = Field(0, description="seed of new adapters and of sampling")
+    slots: int = Field(128, ge=1, description="conversations decoded at once, per model")
+    origins: list[str] = Field([], description="further origins that may send browser requests, as http://host:port")
+    max_body: int = Field(256 * 2**20, ge=1, description="maximum size of a request body in bytes")
+    rate: float = Field(500, gt=0, description="sustained requests per second per address; bursts of twice as many")
+    concurrency: int = Field(256, ge=1, description="maximum requests in flight per address")
+    lease: float = Field(60.0, gt=0, description="seconds until a worker's lease of an episode expires unless renewed")
+    patience: float = Field(2.0, ge=0, description="seconds that sampling waits for the next request of a lockstep client")
+
+    @field_validator("base_models", mode="before")
+    @classmethod
+    def _parse_base_models(cls, given: Any) -> Any:
+        """Parse NAME=SOURCE pairs, separated by spaces or commas, or a JSON object."""
+        if not isinstance(given, str) or given.lstrip().startswith("{"):
+            return json.loads(given) if isinstance(given, str) else given
+        pairs = re.split(r"[,\s]+(?=[^\s,=]+=)", given.strip())
+        return {name: source for name, _, source in (pair.partition("=") for pair in pairs)}
+
+    @field_validator("base_models")
+    @classmethod
+    def _check_base_models(cls, given: dict[str, str]) -> dict[str, str]:
+        if not given:
+            raise ValueError(f"no base model to serve; name at least one: --base-models {EXAMPLE} (or ART_NB_BASE_MODELS)")
+        for name, source in given.items():
+            if not name or not source or not (Path(source).is_dir() or HUB_NAME.fullmatch(source)):
+                found = f"{name}={source}" if source else name
+                raise ValueError(f"{found}: expected NAME=FOLDER of an existing folder, or NAME=HUB_NAME, e.g. {EXAMPLE}")
+        return given
+
+
+def repeat_option(options: Sequence[str], option: str = "--base-models") -> list[str]:
+    """Rewrite `OPTION a b` as `OPTION a OPTION b`, the form that pydantic-settings parses."""
+    repeated: list[str] = []
+    takes_values = False
+    for given in options:
+        if given.startswith("-"):
+            takes_values = given.split("=")[0] == option
+        elif takes_values and repeated[-1] != option:
+            repeated.append(option)
+        repeated.append(given)
+    return repeated
+
+
+def describe_error(error: Exception) -> str:
+    """Return the message of an error; of invalid settings a line each, without the values, as they may be secret."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    faults = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_input=False)]
+    return "\n".join(f"{name}: {message.removeprefix('Value error, ')}" for name, message in faults)

@@ -1,0 +1,81 @@
+"""What the routes of one server share."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from art_nb.backends.local import LocalBackend
+from art_nb.backends.lockstep import LockstepSessions
+from art_nb.serving.backend_thread import BackendThread
+from art_nb.serving.registry import ModelRegistry
+from art_nb.serving.settings import Settings
+from art_nb.serving.specs import ModelSpec
+from art_nb.serving.tokens import AccessToken, LoginCodes
+from art_nb.serving.training import TrainingRequests
+from art_nb.serving.work import WorkQueue
+
+
+class ProgressFeed:
+    """Progress messages, ("project/name" of the model or "", text), from the backend's thread to other event loops."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[asyncio.Queue[tuple[str, str]], asyncio.AbstractEventLoop] = {}
+        self.latest = ("", "")
+
+    def publish(self, spec: ModelSpec | None, text: str) -> None:
+        """Send a message about a model, or about none. Called in the backend's thread."""
+        self.latest = ("/".join(spec.key) if spec else "", text)
+        for queue, loop in tuple(self._subscribers.items()):
+            with suppress(RuntimeError):  # the loop was closed
+                loop.call_soon_threadsafe(queue.put_nowait, self.latest)
+
+    @contextmanager
+    def subscribe(self) -> Iterator[asyncio.Queue[tuple[str, str]]]:
+        """Yield a queue of the running event loop that receives every message until the block ends."""
+        queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        self._subscribers[queue] = asyncio.get_running_loop()
+        try:
+            yield queue
+        finally:
+            del self._subscribers[queue]
+
+
+class ServerState:
+    """The parts of a server. models, training, sessions: for the backend's event loop, except look-ups and reading files."""
+
+    def __init__(self, settings: Settings, token: AccessToken) -> None:
+        self.settings, self.token, self.started_at = settings, token, time.time()
+        self.thread, self.progress, self.login_codes = BackendThread(), ProgressFeed(), LoginCodes()
+        self.backend = LocalBackend(
+            path=settings.path, engine=settings.engine, seed=settings.seed, slots=settings.slots,
+            base_models=settings.base_models,
+        )  # fmt: skip
+        self.sessions = LockstepSessions(settings.patience)
+        self.models = ModelRegistry(self.backend, self.sessions.before_forward)
+        self.training = TrainingRequests(self.models, self.progress.publish)
+        self.work = WorkQueue(settings.path / "work.sqlite")
+        self.work.renew(None, settings.lease)  # while no server ran, workers could not renew their leases
+
+    def status(self) -> dict[str, Any]:
+        """Return models, sampling, episodes, workers and the last progress message."""
+        return {
+            "models": [self.models.describe(spec) for spec in self.models.registered()],
+            "sampling": self.sampling(),
+            "work": self.work.counts(),
+            "workers": self.work.workers(),
+            "last": self.progress.latest[1],
+        }
+
+    def sampling(self) -> dict[str, Any]:
+        """Return, over all loaded models: active and waiting requests, tokens sampled so far, and seconds spent on them."""
+        samplers = [loaded.sampler for loaded in list(self.backend.models.values())]
+        return {
+            "active": sum(len(sampler.decoder.active) for sampler in samplers),
+            "waiting": sum(len(sampler.decoder.waiting) for sampler in samplers),
+            "tokens": sum(sampler.decoder.tokens_sampled for sampler in samplers),
+            "seconds": round(sum(sampler.decoder.seconds for sampler in samplers), 3),
+        }

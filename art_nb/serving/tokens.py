@@ -1,0 +1,93 @@
+"""The server's access token, and the browser cookies and one-time login codes that stand in for it.
+
+The disk holds the token's SHA-256 digest and a browser a signed cookie; only the owner has the token itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from art_nb.storage.checkpoints import write_file
+
+FILE = "token.sha256"
+COOKIE_DAYS = 30
+CODE_SECONDS = 120.0
+MAX_CODES = 64
+
+
+class AccessToken:
+    """Checks tokens and cookies against the digest of the server's token (SHA-256, 32 bytes)."""
+
+    def __init__(self, digest: bytes) -> None:
+        self._digest = digest
+        # The name differs between servers: those on one host must not overwrite each other's cookies.
+        self.cookie_name = f"art_nb_{hmac.digest(digest, b'name', 'sha256').hex()[:12]}"
+
+    def matches(self, token: str) -> bool:
+        """Return whether `token` is the server's token, in constant time."""
+        return hmac.compare_digest(_digest(token), self._digest)
+
+    def new_cookie(self) -> str:
+        """Return a cookie value that is valid for COOKIE_DAYS, also after a restart, and does not reveal the token."""
+        expires = f"{int(time.time()) + COOKIE_DAYS * 86400}"
+        return f"{expires}.{self._signature(expires)}"
+
+    def accepts_cookie(self, value: str) -> bool:
+        """Return whether this server issued the cookie and it has not expired."""
+        expires, _, signature = value.partition(".")
+        is_signed = hmac.compare_digest(signature.encode(), self._signature(expires).encode())
+        return is_signed and int(expires) > time.time()
+
+    def _signature(self, text: str) -> str:
+        return hmac.digest(self._digest, f"cookie {text}".encode(), "sha256").hex()
+
+
+class LoginCodes:
+    """Codes that log a browser in once, within CODE_SECONDS; an address or a notebook's output may show them."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._expiry: dict[bytes, float] = {}  # of each unused code, by its digest
+
+    def issue(self) -> str:
+        """Create a code. If there are MAX_CODES unused ones, the oldest becomes invalid."""
+        while len(self._expiry) >= MAX_CODES:
+            del self._expiry[next(iter(self._expiry))]
+        code = secrets.token_urlsafe(24)
+        self._expiry[_digest(code)] = self._clock() + CODE_SECONDS
+        return code
+
+    def redeem(self, code: str) -> bool:
+        """Return whether the code is valid, and invalidate it."""
+        return self._clock() < self._expiry.pop(_digest(code), 0.0)
+
+
+def load_token(folder: Path, token: str | None) -> tuple[AccessToken, str | None]:
+    """Use `token`, else the one whose digest is stored in `folder`, else create one. Returns also the text of a new one.
+
+    Raises: ValueError when `token` is too short to be a secret, or the stored digest is damaged.
+    """
+    if token is not None:
+        if len(token) < 16:
+            raise ValueError("token: fewer than 16 characters; give a longer one, or none to have one created")
+        return AccessToken(_digest(token)), None
+    path = folder / FILE
+    if path.exists():
+        stored = path.read_text(encoding="ascii").strip()
+        if len(stored) != 64:
+            raise ValueError(f"{path} is damaged: delete it, and the next start creates a new token")
+        return AccessToken(bytes.fromhex(stored)), None
+    created = secrets.token_urlsafe(32)
+    write_file(path, _digest(created).hex().encode())
+    os.chmod(path, 0o600)
+    return AccessToken(_digest(created)), created
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="surrogatepass")).digest()

@@ -1,0 +1,128 @@
+"""A queue of episodes for workers, in one SQLite file that survives a kill.
+
+An episode is open, leased or done. A lease that is neither renewed nor finished before its deadline expires, and the episode
+is leased to the next worker. The first result of an episode counts; later ones are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+MAX_LEASES = 12  # of one episode: then it is marked as failed, as it may be what ends its workers
+LEASES_EXPIRED = {"type": "art_nb.LeaseExpired", "message": f"all {MAX_LEASES} leases of it expired", "traceback": ""}
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS episodes (
+    batch TEXT NOT NULL, place INTEGER NOT NULL, model TEXT NOT NULL, step INTEGER NOT NULL, task TEXT NOT NULL,
+    leases INTEGER NOT NULL DEFAULT 0, lease TEXT, worker TEXT, deadline REAL, result TEXT,
+    PRIMARY KEY (batch, place)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS open_episodes ON episodes (deadline) WHERE result IS NULL;
+"""
+
+
+class WorkQueue:
+    """Batches of episodes in a file. Each call is one transaction; several threads and processes may call.
+
+    clock: returns wall-clock seconds: deadlines stay valid over a restart.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        self._path, self._clock = path, clock
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with self._transaction() as connection:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.executescript(SCHEMA)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        """Yield a new connection, whose first INSERT, UPDATE or DELETE begins a transaction that ends with the block."""
+        with closing(sqlite3.connect(self._path, timeout=30, isolation_level="IMMEDIATE")) as connection, connection:
+            connection.row_factory = sqlite3.Row
+            yield connection
+
+    def add(self, batch: str, model: str, step: int, tasks: list[Any]) -> None:
+        """Add a batch of the model's `step`, unless it exists. Deletes the model's batches of earlier steps."""
+        rows = [(batch, place, model, step, json.dumps(task)) for place, task in enumerate(tasks)]
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM episodes WHERE model = ? AND step < ?", (model, step))
+            connection.executemany(
+                "INSERT OR IGNORE INTO episodes (batch, place, model, step, task) VALUES (?, ?, ?, ?, ?)", rows
+            )
+
+    def lease(self, worker: str, most: int, seconds: float) -> list[dict[str, Any]]:
+        """Lease up to `most` episodes to a worker: batch, place (index in the batch), model, step, task, lease.
+
+        Earlier steps first, then episodes that were leased least often, so that the leases of a few are not used up.
+        """
+        now, lease = self._clock(), secrets.token_hex(8)
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE episodes SET result = ?, lease = NULL WHERE result IS NULL AND leases >= ? AND deadline < ?",
+                (json.dumps({"exception": LEASES_EXPIRED}), MAX_LEASES, now),
+            )
+            rows = connection.execute(
+                "SELECT batch, place, model, step, task FROM episodes WHERE result IS NULL "
+                "AND (deadline IS NULL OR deadline < ?) ORDER BY step, leases, batch, place LIMIT ?",
+                (now, most),
+            ).fetchall()
+            connection.executemany(
+                "UPDATE episodes SET lease = ?, worker = ?, deadline = ?, leases = leases + 1 WHERE batch = ? AND place = ?",
+                [(lease, worker, now + seconds, row["batch"], row["place"]) for row in rows],
+            )
+        return [{**row, "task": json.loads(row["task"]), "lease": lease} for row in rows]
+
+    def renew(self, leases: list[str] | None, seconds: float) -> int:
+        """Extend the deadline of the episodes that these leases still hold, None: all leases; return their number."""
+        held = "IS NOT NULL" if leases is None else f"IN ({', '.join('?' * len(leases))})"
+        with self._transaction() as connection:
+            return connection.execute(
+                f"UPDATE episodes SET deadline = ? WHERE result IS NULL AND lease {held}",
+                (self._clock() + seconds, *(leases or ())),
+            ).rowcount
+
+    def finish(self, batch: str, place: int, result: Any) -> bool | None:
+        """Store the first result of an episode; return whether it is. None: there is no such episode."""
+        with self._transaction() as connection:
+            done = connection.execute(
+                "UPDATE episodes SET result = ?, lease = NULL WHERE batch = ? AND place = ? AND result IS NULL",
+                (json.dumps(result), batch, place),
+            )
+            if done.rowcount:
+                return True
+            known = connection.execute("SELECT 1 FROM episodes WHERE batch = ? AND place = ?", (batch, place)).fetchone()
+            return False if known else None
+
+    def counts(self, batch: str | None = None) -> dict[str, int]:
+        """Return how many episodes of a batch, or of all batches, are open, leased and done."""
+        where, values = ("WHERE batch = ?", (batch,)) if batch is not None else ("", ())
+        now = self._clock()
+        with self._transaction() as connection:
+            row = connection.execute(
+                "SELECT COUNT(*) FILTER (WHERE result IS NULL AND COALESCE(deadline, 0) < ?) AS open, "
+                "COUNT(*) FILTER (WHERE result IS NULL AND deadline >= ?) AS leased, COUNT(result) AS done "
+                f"FROM episodes {where}", (now, now, *values),
+            ).fetchone()  # fmt: skip
+        return dict(row)
+
+    def results(self, batch: str) -> list[Any]:
+        """Return the results of a batch in the order of its tasks; None for episodes that are not done."""
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT result FROM episodes WHERE batch = ? ORDER BY place", (batch,)).fetchall()
+        return [None if result is None else json.loads(result) for (result,) in rows]
+
+    def workers(self) -> dict[str, int]:
+        """Return the number of leased episodes of each worker that has some."""
+        with self._transaction() as connection:
+            return dict(
+                connection.execute(
+                    "SELECT worker, COUNT(*) FROM episodes WHERE result IS NULL AND deadline >= ? GROUP BY worker",
+                    (self._clock(),),
+                )
+            )

@@ -1,0 +1,94 @@
+"""The routes for episodes: clients add batches and collect results, workers lease episodes and submit results."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Path
+from pydantic import BaseModel, Field, ValidationError
+
+from art_nb.backends.errors import StatusError
+from art_nb.serving.specs import Name, Strict
+from art_nb.serving.state import ServerState
+from art_nb.trajectories import PydanticException, Trajectory
+
+BatchName = Annotated[str, Field(pattern=r"^[\w-]{1,100}$")]
+WorkerName = Annotated[str, Field(pattern=r"^[\w.-]{1,100}$")]
+LeaseKey = Annotated[str, Field(max_length=32)]
+
+
+class EpisodeBatch(Strict):
+    """A batch of episodes: `group_size` for each scenario, by the policy of `step`. seed: of all sampling."""
+
+    batch: BatchName
+    project: Name
+    name: Name
+    step: int = Field(ge=0, le=10**9)
+    scenarios: list[Any] = Field(min_length=1, max_length=10_000)
+    group_size: int = Field(ge=1, le=1024)
+    seed: int = Field(0, ge=0, lt=2**53)
+
+
+class EpisodeResult(BaseModel):
+    """The result of the episode at an index `place` of a batch: a trajectory or an exception."""
+
+    batch: BatchName
+    place: int = Field(ge=0, le=10**9)
+    trajectory: dict[str, Any] | None = Field(None, description="Trajectory.model_dump(mode='json')")
+    exception: PydanticException | None = None
+
+
+def routes(state: ServerState) -> APIRouter:
+    """Return all routes under /api/work."""
+    router = APIRouter(prefix="/api/work", tags=["work"], responses={400: {}, 404: {}})
+    work, seconds = state.work, state.settings.lease
+
+    @router.post("")
+    def add_batch(given: EpisodeBatch) -> dict[str, int]:
+        """Add a batch, once. Returns how many of its episodes are open, leased and done."""
+        if given.step not in state.models.steps(given.project, given.name):
+            raise StatusError(404, f"model {given.name!r} has no checkpoint of step {given.step}")
+        tasks = [
+            {"scenario": scenario, "seed": f"{given.seed} {given.step} {group} {member}"}
+            for group, scenario in enumerate(given.scenarios)
+            for member in range(given.group_size)
+        ]
+        work.add(given.batch, f"{given.project}/{given.name}", given.step, tasks)
+        return work.counts(given.batch)
+
+    @router.post("/leases")
+    def lease(worker: Annotated[WorkerName, Body()], most: Annotated[int, Body(ge=1, le=1024)]) -> dict[str, Any]:
+        """Lease up to `most` episodes. Unless renewed within `seconds`, they are leased to another worker."""
+        return {"episodes": work.lease(worker, most, seconds), "seconds": seconds}
+
+    @router.post("/leases/renewed")
+    def renew(leases: Annotated[list[LeaseKey], Body(embed=True, max_length=1024)]) -> dict[str, int]:
+        """Extend leases. Returns the number of episodes that they still cover."""
+        return {"episodes": work.renew(leases, seconds)}
+
+    @router.post("/results")
+    def submit(given: EpisodeResult) -> dict[str, bool]:
+        """Submit a result. Only the first one of an episode counts: {"counted": true}."""
+        if (given.trajectory is None) == (given.exception is None):
+            raise StatusError(400, "expected either a trajectory or an exception")
+        try:
+            Trajectory.model_validate(given.trajectory or {})
+        except (ValidationError, TypeError, AttributeError, KeyError) as error:
+            raise StatusError(400, f"trajectory: expected Trajectory.model_dump(mode='json') ({error})") from error
+        result = {"trajectory": given.trajectory} if given.exception is None else {"exception": given.exception.model_dump()}
+        counted = work.finish(given.batch, given.place, result)
+        if counted is None:
+            raise StatusError(404, "no such episode: its batch was deleted when a later step's batch was added")
+        return {"counted": counted}
+
+    @router.get("/{batch}")
+    def counts(batch: Annotated[BatchName, Path()]) -> dict[str, int]:
+        """Return how many episodes of a batch are open, leased and done."""
+        return work.counts(batch)
+
+    @router.get("/{batch}/results")
+    def results(batch: Annotated[BatchName, Path()]) -> list[Any]:
+        """Return the results of a batch in its order; null for episodes that are not done."""
+        return work.results(batch)
+
+    return router

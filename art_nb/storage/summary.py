@@ -1,0 +1,86 @@
+"""One row of metrics from a batch of trajectory groups. Knows nothing about files."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from art_nb.metrics import ADDED_UP
+from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.trajectories.usage import rollout_seconds
+
+
+def as_groups(trajectories: Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    """Return groups unchanged, and loose trajectories and exceptions as one group. Raises: TypeError for a mixture."""
+    items = list(trajectories)
+    groups = [item for item in items if isinstance(item, TrajectoryGroup)]
+    members = [item for item in items if isinstance(item, Trajectory | BaseException)]
+    if len(groups) == len(items):
+        return groups
+    if len(members) == len(items):
+        return [TrajectoryGroup(members)]
+    kinds = sorted({type(item).__name__ for item in items})
+    raise TypeError(f"expected only groups or only trajectories, but got {', '.join(kinds)}.")
+
+
+def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
+    """Return the metrics of a batch of groups.
+
+    reward, reward_min, reward_max: over all trajectories.
+    reward_std: the standard deviation within a group (n - 1), averaged over the groups of two or more.
+    group_rewards: the rewards of each group, as a list of lists.
+    groups, trajectories, exceptions: counts. duration: mean seconds of a rollout.
+    Each metric of the trajectories: its mean over those that have it; of the groups: the same, as "group_{name}".
+    Metrics that are added up rather than averaged, such as costs, are left out (see `art_nb.metrics`).
+    """
+    trajectories = [trajectory for group in groups for trajectory in group]
+    rewards = [trajectory.reward for trajectory in trajectories]
+    deviations = [statistics.stdev(t.reward for t in group) for group in groups if len(group) > 1]
+    row: dict[str, Any] = {
+        **_means(trajectory.metrics for trajectory in trajectories),
+        **{f"group_{name}": mean for name, mean in _means(group.metrics for group in groups).items()},
+        "groups": len(groups),
+        "trajectories": len(trajectories),
+        "exceptions": sum(len(group.exceptions) for group in groups),
+        "group_rewards": [[t.reward for t in group] for group in groups],
+    }
+    if durations := [took for t in trajectories if (took := rollout_seconds(t)) is not None]:
+        row["duration"] = sum(durations) / len(durations)
+    if rewards:
+        row |= {"reward": sum(rewards) / len(rewards), "reward_min": min(rewards), "reward_max": max(rewards)}
+    if deviations:
+        row["reward_std"] = sum(deviations) / len(deviations)
+    return row
+
+
+def _means(metrics: Iterable[dict[str, float]]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for each in metrics:
+        for name, value in each.items():
+            if not name.startswith(ADDED_UP):
+                values.setdefault(name, []).append(float(value))
+    return {name: sum(column) / len(column) for name, column in values.items()}
+
+
+def counts(groups: list[TrajectoryGroup], split: str) -> dict[str, int]:
+    """Return the numbers of groups, trajectories and sampled tokens under ART's names; for train, val and test only."""
+    if not groups or split not in ("train", "val", "test"):
+        return {}
+    found = {
+        "data/step_num_scenarios": len(groups),
+        "data/step_num_trajectories": sum(len(group) + len(group.exceptions) for group in groups),
+        "data/step_num_groups_submitted": len(groups),
+    }
+    choices = [choice for group in groups for trajectory in group for choice in trajectory.all_choices()]
+    if tokens := sum(len(getattr(choice, "token_ids", ())) for choice in choices):
+        found["data/step_actor_tokens"] = tokens
+    if split == "train":
+        found["data/step_num_groups_trainable"] = sum(len({t.reward for t in group}) > 1 for group in groups)
+    return found
+
+
+def scenario_ids(groups: Iterable[TrajectoryGroup]) -> list[str]:
+    """Return metadata["scenario_id"] of each group, or of its first trajectory that has one; groups without are left out."""
+    found = [[each.metadata.get("scenario_id") for each in (group, *group)] for group in groups]
+    return [str(next(i for i in ids if i is not None)) for ids in found if any(i is not None for i in ids)]

@@ -1,0 +1,115 @@
+"""Players without a model that repair code: they try mutations, special-case the examples, or know the bug."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from art_nb.environments import play
+from code_repair.environment import CodeRepair
+from code_repair.mutations import Mutation, mutations
+from code_repair.problems import Check
+from code_repair.source import common_ends, definitions, parse, walk, words_of
+
+__all__ = [
+    "Player", "candidates", "guessing_player", "knowing_player", "mutation_player", "play", "special_case_player",
+    "special_cased",
+]  # fmt: skip
+
+Player = Callable[[CodeRepair], None]
+
+
+def candidates(repair: CodeRepair) -> Iterator[tuple[str, Mutation]]:
+    """Yield (file, mutation) for every mutation of the current code, file by file, in the order of the text."""
+    return ((file, mutation) for file, text in repair.files.items() for mutation in mutations(text))
+
+
+def mutation_player(seed: int | None = None, most: int | None = None) -> Player:
+    """Return a player that runs the examples on every mutation and submits the first with which all pass.
+
+    It does not use the tools to do so: turns are not counted, `repair.runs` is.
+    seed: of the order; None for the order of the text. most: mutations to try before it gives up.
+    """
+
+    def player(repair: CodeRepair) -> None:
+        tries = list(candidates(repair))
+        if seed is not None:
+            random.Random(f"{seed} {repair.problem.id}").shuffle(tries)
+        for file, change in islice(tries, most):
+            if repair.visible(repair.files | {file: change.text}).passed:
+                _write(repair, file, change.text)
+                break
+        repair.submit()
+
+    return player
+
+
+def guessing_player(seed: int) -> Player:
+    """Return a player that makes random mutations with the tools, one at a time, and submits once the examples pass."""
+
+    def player(repair: CodeRepair) -> None:
+        rng = random.Random(f"{seed} {repair.problem.id}")
+        tries = list(candidates(repair))
+        rng.shuffle(tries)
+        for file, change in tries:
+            if repair.turns > repair.max_turns - 4:
+                break
+            _write(repair, file, change.text)
+            repair.run_tests()
+            if repair.seen:
+                break
+            repair.undo()
+        repair.submit()
+
+    return player
+
+
+def special_case_player(repair: CodeRepair) -> None:
+    """Answer each failing example with an `if` at the start of the function; repair nothing."""
+    verdict = repair.visible()
+    failing = [test for test, passes in zip(verdict.tests, verdict.passes, strict=True) if not passes]
+    file = repair.file_named("")
+    text = repair.files[file]
+    _write(repair, file, special_cased(text, repair.problem.entry, failing))
+    repair.submit()
+
+
+def special_cased(text: str, entry: str, tests: list[Check]) -> str:
+    """Return the source with an `if` for each test at the start of the function, which returns the expected value."""
+    place = next(found for found in definitions(text) if found.name == entry)
+    lines = text.splitlines()
+    header = lines[place.first - 1]
+    names = [part.split("=")[0].strip() for part in header[header.index("(") + 1 : header.rindex(")")].split(",")]
+    docstring = 1 if lines[place.first].lstrip().startswith('"""') else 0
+    cases = []
+    for test in tests:
+        values = _arguments(test.call)
+        condition = " and ".join(f"{name} == {value}" for name, value in zip(names, values, strict=False))
+        cases += [f"    if {condition}:", f"        return {test.gives}"]
+    return "\n".join([*lines[: place.first + docstring], *cases, *lines[place.first + docstring :]]) + "\n"
+
+
+def _arguments(call: str) -> list[str]:
+    """Return the source text of each argument of a call."""
+    found = next(node for node in walk(parse(call)) if node.type == "argument_list")
+    return [words_of(node) for node in found.named_children]
+
+
+def knowing_player(repair: CodeRepair) -> None:
+    """Undo the bug: the best possible repair. Raises: ValueError for a problem whose bug is not known."""
+    bug = repair.problem.bug
+    if bug is None:
+        raise ValueError(f"the bug of problem {repair.problem.id} is not known; choose a problem with `bug`")
+    _write(repair, bug.file, bug.repair(repair.files)[bug.file])
+    repair.run_tests()
+    repair.submit()
+
+
+def _write(repair: CodeRepair, file: str, text: str) -> str:
+    """Replace the lines in which a file differs from `text`."""
+    old, new = repair.files[file].splitlines(), text.splitlines()
+    start, tail = common_ends(old, new)
+    start = max(0, min(start, len(old) - tail - 1))  # at least one line: an insertion replaces the line before it, too
+    code = "\n".join(new[start : len(new) - tail])
+    return repair.replace_lines(first=start + 1, last=len(old) - tail, code=code, file=file)

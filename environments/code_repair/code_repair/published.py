@@ -1,0 +1,154 @@
+"""Load published sets of coding tasks from local files: HumanEval, MBPP, SWE-bench. None is in this repository.
+
+The first two become `Problem`s and run in the default sandbox as far as it supports their Python. A task of SWE-bench is a
+whole repository and runs in a container only. Sources of the schemas: github.com/openai/human-eval (Chen et al. 2021),
+github.com/google-research/google-research/tree/master/mbpp (Austin et al. 2021), princeton-nlp/SWE-bench (Jimenez et al.
+2024).
+"""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import gzip
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from code_repair.problems import Check, Problem
+from code_repair.source import definitions
+
+
+def load_human_eval(folder: str | Path) -> list[Problem]:
+    """Load the problems of HumanEval's files (`*.jsonl`, `*.jsonl.gz`) in a folder.
+
+    The file has the signature and docstring, with `pass` as body; the examples are the docstring's; the hidden test is the
+    published `check`, one for all its assertions, which passes unless it raises.
+
+    Raises: ValueError if the folder has no such rows, or a row lacks one of the published fields.
+    """
+    found = []
+    for row in _rows(folder, "HumanEval", ("task_id", "prompt", "canonical_solution", "test", "entry_point")):
+        entry = row["entry_point"]
+        hidden = (Check(f"{row['test']}\ncheck({entry})"),)
+        files = {"solution.py": row["prompt"].rstrip() + "\n    pass\n"}
+        found.append(
+            Problem(row["task_id"], "test", "function", "HumanEval", entry, files, _doctests(row["prompt"]), hidden)
+        )
+    return found
+
+
+def load_mbpp(folder: str | Path) -> list[Problem]:
+    """Load the problems of MBPP's files (`*.jsonl`, or the sanitized set's `*.json`) in a folder.
+
+    The file has only the setup code of the tests; the examples are the published assertions, which the benchmark shows to
+    the model; the hidden tests are its challenge tests, or the assertions if there are none.
+
+    Raises: ValueError as `load_human_eval`.
+    """
+    found = []
+    for row in _rows(folder, "MBPP", ("task_id", "code", "test_list")):
+        task = row.get("text") or row.get("prompt")
+        if not task:
+            raise ValueError(f"MBPP's task {row['task_id']} has neither text nor prompt; one of them is required")
+        visible = tuple(Check(assertion) for assertion in row["test_list"])
+        hidden = tuple(Check(assertion) for assertion in row.get("challenge_test_list") or row["test_list"])
+        defined = [found.name for found in definitions(row["code"])]
+        entry = next((name for name in defined if f"{name}(" in visible[0].call), "")
+        before = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
+        files = {"solution.py": before + "\n" if before else "\n"}
+        found.append(Problem(f"MBPP/{row['task_id']}", "test", "function", "MBPP", entry, files, visible, hidden, task=task))
+    return found
+
+
+@dataclass(frozen=True)
+class RepositoryTask:
+    """A task of SWE-bench: an issue of a repository at a commit, and the tests that its solution must make pass.
+
+    Field names are the published ones, in lower case. To run it, see `container_command`.
+    """
+
+    instance_id: str
+    repo: str
+    base_commit: str
+    problem_statement: str
+    patch: str
+    test_patch: str
+    fail_to_pass: tuple[str, ...]
+    pass_to_pass: tuple[str, ...]
+    version: str = ""
+    hints_text: str = ""
+
+    def container_command(self, image: str, test_command: str) -> list[str]:
+        """Return the command that tests a patch, read from standard input, in a container without a network.
+
+        image: with the repository at `base_commit` and its dependencies in /testbed, such as SWE-bench's own.
+        test_command: of this repository, such as `python -m pytest -q`; the task's tests are appended to it. A shell runs
+        it; the names of the tests are quoted, and the test patch is passed in an environment variable.
+        """
+        tests = " ".join(map(shlex.quote, (*self.fail_to_pass, *self.pass_to_pass)))
+        script = f'cd /testbed && git apply - && printf %s "$TEST_PATCH" | git apply - && {test_command} {tests}'
+        isolation = ["--network", "none", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--pids-limit", "512"]
+        return [
+            "docker", "run", "--rm", "--interactive", *isolation, "--memory", "4g", "--env", f"TEST_PATCH={self.test_patch}",
+            image, "sh", "-c", script,
+        ]  # fmt: skip
+
+
+def load_swe_bench(folder: str | Path) -> list[RepositoryTask]:
+    """Load the tasks of SWE-bench's files (`*.jsonl`, `*.json`) in a folder.
+
+    Raises: ValueError as `load_human_eval`.
+    """
+    needed = (
+        "instance_id",
+        "repo",
+        "base_commit",
+        "problem_statement",
+        "patch",
+        "test_patch",
+        "FAIL_TO_PASS",
+        "PASS_TO_PASS",
+    )
+    found = []
+    for row in _rows(folder, "SWE-bench", needed):
+        lists = [tuple(json.loads(row[name]) if isinstance(row[name], str) else row[name]) for name in needed[-2:]]
+        texts = {name: row[name] for name in needed[:-2]} | {name: row.get(name) or "" for name in ("version", "hints_text")}
+        found.append(RepositoryTask(**texts, fail_to_pass=lists[0], pass_to_pass=lists[1]))
+    return found
+
+
+def _rows(folder: str | Path, name: str, needed: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield every row of the folder's files. Raises: ValueError if there is none, or one lacks a field."""
+    paths = [path for path in sorted(Path(folder).glob("*")) if path.name.endswith((".jsonl", ".jsonl.gz", ".json"))]
+    if not paths:
+        raise ValueError(f"no .jsonl, .jsonl.gz or .json file in {folder}; put {name}'s published files there")
+    for path in paths:
+        text = gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text(encoding="utf-8")
+        try:
+            rows = (
+                json.loads(text)
+                if path.suffix == ".json"
+                else [json.loads(line) for line in text.splitlines() if line.strip()]
+            )
+        except ValueError as error:
+            raise ValueError(f"{path} is not JSON: {error}") from None
+        for number, row in enumerate(rows, start=1):
+            if missing := [field for field in needed if not isinstance(row, dict) or field not in row]:
+                raise ValueError(f"row {number} of {path} has no {missing[0]}; {name}'s rows have {', '.join(needed)}")
+            yield row
+
+
+def _doctests(prompt: str) -> tuple[Check, ...]:
+    """Return the examples of a docstring whose result is a literal."""
+    found = []
+    for example in doctest.DocTestParser().get_examples(prompt.replace('"""', "\n")):
+        try:
+            ast.literal_eval(example.want.strip())
+        except (ValueError, SyntaxError):
+            continue
+        found.append(Check(example.source.strip(), example.want.strip()))
+    return tuple(found)

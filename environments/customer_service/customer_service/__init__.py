@@ -1,0 +1,17 @@
+"""Customer service for a shop and an airline: a database, tools that write to it, a policy, and a customer to be asked.
+
+`front_desk` and `airline_desk` are the two in few words, for a small model; `clerks` and `airline_clerk` work there by rule.
+"""
+
+from customer_service.conversation import Conversation
+from customer_service.course import course_tasks, course_world
+from customer_service.customer import STOP, LLMCustomer, RuleCustomer
+from customer_service.measure import pass_hat_k
+from customer_service.policy import POLICIES
+from customer_service.tasks import Action, Task, load_tasks
+from customer_service.world import World
+
+__all__ = [
+    "POLICIES", "STOP", "Action", "Conversation", "LLMCustomer", "RuleCustomer", "Task", "World", "course_tasks",
+    "course_world", "load_tasks", "pass_hat_k",
+]  # fmt: skip

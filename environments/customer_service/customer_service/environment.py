@@ -1,0 +1,129 @@
+"""Both domains as environments for TRL's `environment_factory`, and a model's first messages.
+
+In TRL every turn of the model is a tool call, so writing to the customer is the tool `respond`, as it is named in tau-bench.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from customer_service.conversation import MAX_TURNS, Conversation
+from customer_service.course import SPLITS, course_tasks, course_world
+from customer_service.customer import Customer, RuleCustomer
+from customer_service.policy import POLICIES
+from customer_service.tasks import Task
+from customer_service.world import SCHEMAS, World
+
+RESPOND: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "respond",
+        "description": "Write to the customer and read their reply.",
+        "parameters": {
+            "type": "object",
+            "properties": {"content": {"type": "string", "description": "The message."}},
+            "required": ["content"],
+        },
+    },
+}
+"""The schema of the tool that writes to the customer; those of the other tools are `World.tools`."""
+
+_TYPES = {"string": str, "integer": int, "number": float}
+
+
+class ServiceEnvironment:
+    """One conversation. Its tools are the public methods other than `reset` and `get_reward`.
+
+    Pass the class itself, or `functools.partial(RetailEnvironment, world=..., tasks=...)` for other data. Each row of the
+    dataset has the id of a `task` and a prompt whose last user message is empty: TRL appends the customer's first message to
+    it. For a model that can read it, put `POLICIES[domain]` into a system message.
+    """
+
+    domain: str
+
+    def __init__(
+        self,
+        world: World | None = None,
+        tasks: Iterable[Task] | None = None,
+        customer: Callable[[Task], Customer] = RuleCustomer,
+        max_turns: int = MAX_TURNS,
+    ):
+        self._world = world or course_world(self.domain)
+        chosen = tasks or [task for split in SPLITS for task in course_tasks(self.domain, split)]
+        self._tasks = {task.id: task for task in chosen}
+        self._customer, self._max_turns = customer, max_turns
+        self.reset(next(iter(self._tasks)))
+
+    def reset(self, task: str = "train-0", **kwargs: Any) -> str:
+        """Start the conversation of this task and return the customer's first message. Other columns are ignored."""
+        self.conversation = self._start(self._tasks[task])
+        return self.conversation.opening
+
+    def _start(self, task: Task) -> Conversation:
+        return Conversation(self._world, task, self._customer(task), self._max_turns)
+
+    def _call(self, name: str, arguments: dict) -> str:
+        if name == "respond":
+            return self.conversation.say(str(arguments["content"]))
+        return self.conversation.call(name, arguments)
+
+    def get_reward(self) -> float:
+        """Return 1 if the task is solved, else 0. An unfinished conversation is scored in its current state."""
+        return self.conversation.reward()
+
+
+def _tool_method(tool: dict) -> Callable[..., str]:
+    """Return a method with the signature, type hints and docstring from which TRL derives the tool's schema."""
+    function = tool["function"]
+    name, properties = function["name"], function["parameters"]["properties"]
+
+    def method(self, **arguments):
+        return self._call(name, arguments)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    hints = {key: _python_type(schema) for key, schema in properties.items()}
+    parameters = [inspect.Parameter("self", kind)]
+    parameters += [inspect.Parameter(key, kind, annotation=hint) for key, hint in hints.items()]
+    lines = [f"{key}: {schema['description']}" for key, schema in properties.items()]
+    method.__name__ = method.__qualname__ = name
+    method.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
+    method.__annotations__ = hints | {"return": str}
+    method.__doc__ = "\n    ".join([f"{function['description']}\n\nArgs:", *lines]) if lines else function["description"]
+    return method
+
+
+def _python_type(schema: dict) -> Any:
+    """Return the Python type of a parameter's schema."""
+    if schema["type"] == "array":
+        return list[str] if schema["items"]["type"] == "string" else list[dict]
+    return _TYPES[schema["type"]]
+
+
+def _with_tools(environment: type[ServiceEnvironment]) -> type[ServiceEnvironment]:
+    for tool in [*SCHEMAS[environment.domain], RESPOND]:
+        setattr(environment, tool["function"]["name"], _tool_method(tool))
+    return environment
+
+
+@_with_tools
+class RetailEnvironment(ServiceEnvironment):
+    """A conversation with a customer of the shop; see `ServiceEnvironment`."""
+
+    domain = "retail"
+
+
+@_with_tools
+class AirlineEnvironment(ServiceEnvironment):
+    """A conversation with a customer of the airline; see `ServiceEnvironment`."""
+
+    domain = "airline"
+
+
+def first_messages(conversation: Conversation) -> list[dict[str, str]]:
+    """Return a model's first messages: the policy, and the customer's opening."""
+    return [
+        {"role": "system", "content": POLICIES[conversation.world.domain]},
+        {"role": "user", "content": conversation.opening},
+    ]

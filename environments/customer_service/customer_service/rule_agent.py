@@ -1,0 +1,104 @@
+"""Base class of the rule-based agents: what both domains share, with a probability of making each choice correctly."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from typing import Any
+
+from customer_service.conversation import Conversation
+from customer_service.world import is_error
+
+PAYMENT_SOURCES = {"gift card": "gift_card", "credit card": "credit_card", "PayPal": "paypal"}
+"""Payment methods as the course's customers write them, and their names in the data."""
+
+
+class ConversationEnded(Exception):
+    """The conversation is over, or the agent has nothing left to try."""
+
+
+class RuleAgent:
+    """An agent without a model that makes each choice correctly with probability `skill`.
+
+    The choices: whether to ask for confirmation, to check the rules, to decline what they forbid, and which item, variant
+    and payment method to use. It reads only the conversation, and understands the wording of the course's customers.
+    """
+
+    conversation: Conversation
+    customer_messages: list[str]
+    user_id: str
+
+    def __init__(self, skill: float = 1.0, seed: int = 0):
+        self.skill, self.rng = skill, random.Random(seed)
+
+    def __call__(self, conversation: Conversation) -> None:
+        """Work on the conversation until it is over."""
+        self.conversation, self.customer_messages = conversation, [conversation.opening]
+        try:
+            self.serve()
+        except ConversationEnded:
+            pass
+
+    def serve(self) -> None:
+        """Serve the customer. Raises: ConversationEnded."""
+        raise NotImplementedError
+
+    def chooses_correctly(self) -> bool:
+        return self.rng.random() < self.skill
+
+    def choose(self, correct: Any, options: list) -> Any:
+        """Return the correct option, or at a mistake any of the options."""
+        return correct if self.chooses_correctly() or not options else self.rng.choice(options)
+
+    def say(self, message: str) -> str:
+        """Send a message and return the reply."""
+        reply = self.conversation.say(message)
+        if self.conversation.over:
+            raise ConversationEnded
+        self.customer_messages.append(reply)
+        return reply
+
+    def call(self, name: str, **arguments: Any) -> Any:
+        """Call a tool. Returns its answer, parsed if it is JSON, or None if it is an error."""
+        answer = self.conversation.call(name, arguments)
+        if self.conversation.over:
+            raise ConversationEnded
+        if is_error(answer):
+            return None
+        return json.loads(answer) if answer.startswith(("{", "[")) else answer
+
+    def find(self, pattern: str, question: str) -> str:
+        """Return the last match in the customer's messages; ask the question until there is one."""
+        while not (found := re.findall(pattern, "\n".join(self.customer_messages))):
+            self.say(question)
+        return found[-1]
+
+    def wish(self) -> str:
+        """Return the customer's last message that states a wish."""
+        messages = reversed(self.customer_messages)
+        return next(text for text in messages if re.search(r"I want|Please change|How much|must be", text))
+
+    def payment_method(self, question: str) -> dict:
+        """Look up the payment method that the customer names."""
+        methods = list(self.call("get_user_details", user_id=self.user_id)["payment_methods"].values())
+        source = PAYMENT_SOURCES[self.find("|".join(PAYMENT_SOURCES), question)]
+        correct = [method for method in methods if method["source"] == source]
+        return self.choose(correct[0] if correct else methods[0], methods)
+
+    def decline(self, reason: str) -> None:
+        """Decline until the customer leaves."""
+        while True:
+            self.say(f"I am sorry, {reason}.")
+
+    def write(self, proposal: str, tool: str, **arguments: Any) -> None:
+        """Make a change if the customer confirms it. Returns if the customer wants something else."""
+        if self._confirmed(proposal):
+            if self.call(tool, **arguments) is None:
+                self.decline("this is not possible")
+            while True:
+                self.say("It has been done.")
+
+    def _confirmed(self, proposal: str) -> bool:
+        """Return whether the customer says yes. At a mistake, do not ask."""
+        return not self.chooses_correctly() or "Yes" in self.say(f"{proposal} Do you confirm? (yes/no)")

@@ -1,0 +1,18 @@
+"""Email search: answer a question from thousands of mails, with tools to search, read and answer."""
+
+from email_search.environment import (
+    I_DONT_KNOW,
+    MAX_TURNS,
+    OVER,
+    TOOLS,
+    EmailSearch,
+    EmailSearchEnvironment,
+    first_message,
+)
+from email_search.mailbox import course_mailbox
+from email_search.scenarios import Scenario, same_answer, scenarios
+
+__all__ = [
+    "I_DONT_KNOW", "MAX_TURNS", "OVER", "TOOLS", "EmailSearch", "EmailSearchEnvironment", "Scenario", "course_mailbox",
+    "first_message", "same_answer", "scenarios",
+]  # fmt: skip

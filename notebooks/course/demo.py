@@ -1,0 +1,203 @@
+"""Run a notebook in a terminal: print its cells' titles and output while they run, then the results as a table.
+
+A code cell with the tag `result` prints lines `RESULT {json}`, one result each:
+`{"label": str, "value": number, "low": number, "high": number, "unit": str, "n": int}`. Only label and value are required;
+low and high are the 95% interval, n is the number of games (or questions, ...) behind it.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
+
+from art_nb.storage.checkpoints import write_file
+
+ROOT = Path(__file__).resolve().parents[2]
+SILENCE = 20.0  # seconds without a line after which the reporter prints what is running
+WIDGET = "application/vnd.jupyter.widget-view+json"
+
+
+class Reporter:
+    """Print lines with the time since the start, and the running cell when it has printed nothing for long."""
+
+    def __init__(self, write: Callable[[str], None]):
+        self.write, self.start, self.last = write, time.monotonic(), time.monotonic()
+        self.doing = "starting the kernel"
+
+    def line(self, text: str) -> None:
+        self.last = time.monotonic()
+        self.write(text)
+
+    def clock(self) -> str:
+        seconds = int(time.monotonic() - self.start)
+        return f"{seconds // 60}:{seconds % 60:02d}"
+
+    @contextmanager
+    def heartbeat(self):
+        """While the block runs, print what is running after each SILENCE seconds without a line."""
+        done = threading.Event()
+
+        def watch() -> None:
+            while not done.wait(1.0):
+                if time.monotonic() - self.last > SILENCE:
+                    self.line(f"    {self.clock()}  still running: {self.doing}")
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+class LiveClient(NotebookClient):
+    """nbclient's client, which also passes each line of the cells' stdout to `on_line` while they run."""
+
+    def __init__(self, nb, *, on_line: Callable[[str], None], **options):
+        super().__init__(nb, coalesce_streams=True, **options)
+        self.on_line, self.rest = on_line, ""
+
+    def output(self, outs, msg, display_id, cell_index):
+        content = msg["content"]
+        if msg["msg_type"] == "stream" and content["name"] == "stdout":
+            *lines, self.rest = (self.rest + content["text"]).split("\n")
+            for line in lines:
+                self.on_line(line.rsplit("\r", 1)[-1])
+        return super().output(outs, msg, display_id, cell_index)
+
+    def flush(self) -> None:
+        """Pass on what a cell printed without a line end."""
+        if self.rest:
+            self.on_line(self.rest)
+        self.rest = ""
+
+
+def titles(cells: list) -> list[str]:
+    """Return a title for each cell: the nearest Markdown heading above it."""
+    title, found = "", []
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            title = next(iter(re.findall(r"^#+\s+(.+)$", cell.source, re.MULTILINE)[::-1]), title)
+        found.append(title)
+    return found
+
+
+def run_notebook(notebook: NotebookNode, folder: Path, *, write: Callable[[str], None] = print) -> None:
+    """Run `notebook` in place, cell by cell, in a new kernel whose working directory is `folder`.
+
+    Raises: CellExecutionError when a cell fails; the notebook then holds the outputs until then, and the error.
+    """
+    report = Reporter(write)
+    client = LiveClient(
+        notebook,
+        on_line=lambda line: None if line.startswith("RESULT ") else report.line(f"    {line}"),
+        timeout=None,
+        kernel_name="python3",
+        shutdown_kernel="immediate",  # an orderly shutdown would interrupt a busy kernel and print its traceback
+        extra_arguments=["--log-level=ERROR"],  # hides its warning about unencrypted local sockets
+        resources={"metadata": {"path": str(folder)}},
+    )
+    total = len(notebook.cells)
+    with report.heartbeat(), client.setup_kernel():
+        for index, title in enumerate(titles(notebook.cells)):
+            cell = notebook.cells[index]
+            if cell.cell_type != "code" or not cell.source.strip():
+                continue
+            report.doing = f"cell {index + 1} of {total}, {title}"
+            report.line(f"{report.clock():>5}  [{index + 1}/{total}] {title}")
+            try:
+                client.execute_cell(cell, index)
+            finally:
+                client.flush()
+        client.set_widgets_metadata()
+
+
+def results(notebook: NotebookNode) -> list[dict]:
+    """Return the results that the cells with the tag `result` printed, in order."""
+    found = []
+    for cell in notebook.cells:
+        if "result" in cell.metadata.get("tags", []):
+            printed = "".join(out.text for out in cell.outputs if out.get("name") == "stdout")
+            found += [json.loads(line[7:]) for line in printed.splitlines() if line.startswith("RESULT ")]
+    return found
+
+
+def table(rows: list[dict]) -> str:
+    """Format results as aligned lines: label, value with unit, 95% interval, n."""
+    lines = []
+    for row in rows:
+        value = f"{row['value']:.1f}{row.get('unit', '')}"
+        interval = f"95% interval {row['low']:.1f} to {row['high']:.1f}" if "low" in row else ""
+        lines.append((row["label"], value, interval, f"n = {row['n']}" if "n" in row else ""))
+    first, second, third = (max(map(len, column)) for column in list(zip(*lines, strict=True))[:3])
+    return "\n".join(f"{a:<{first}}  {b:>{second}}  {c:<{third}}  {d}".rstrip() for a, b, c, d in lines)
+
+
+def to_html(notebook: NotebookNode) -> str:
+    """Return the notebook as one HTML page that needs no kernel: widgets with a static rendering are replaced by it."""
+    from nbconvert import HTMLExporter
+
+    page = copy.deepcopy(notebook)
+    for cell in page.cells:
+        for out in cell.get("outputs", []):
+            if {"text/html", "image/png", "image/svg+xml"} & out.get("data", {}).keys():
+                out["data"].pop(WIDGET, None)
+    return HTMLExporter().from_notebook_node(page)[0]
+
+
+def demo(path: Path = ROOT / "notebooks" / "02_2048.ipynb", out: Path = ROOT / "out") -> int:
+    """Run the notebook at `path` and write it, executed, with an HTML copy to `out`.
+
+    It runs in an empty folder, so that checkpoints of an earlier run do not shorten it. Returns the exit code:
+    0 done, 1 a cell failed or none printed a result, 130 interrupted. After a failure or an interruption the cells
+    that ran are kept as `<name>.partial.ipynb`.
+    """
+    notebook = nbformat.read(path, as_version=4)
+    print(f"Running {path.name}. Ctrl-C stops it.", flush=True)
+    code, problem = 0, ""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        try:
+            run_notebook(notebook, working_folder(Path(folder)), write=lambda line: print(line, flush=True))
+        except CellExecutionError as error:
+            code, problem = 1, f"\nA cell failed:\n{error}"
+        except DeadKernelError:
+            code, problem = 1, "\nThe kernel died (out of memory?)."
+        except KeyboardInterrupt:
+            code, problem = 130, "\nInterrupted."
+    if code:
+        partial = out / f"{path.stem}.partial.ipynb"
+        write_file(partial, nbformat.writes(notebook).encode())
+        print(f"{problem}\nThe notebook with the outputs until then: {partial}", flush=True)
+        return code
+    return finish(notebook, path.stem, out)
+
+
+def working_folder(folder: Path) -> Path:
+    """Make `notebooks/` in `folder`, beside a copy of the course's data, as in the repository; return its path."""
+    shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "notebooks").mkdir()
+    return folder / "notebooks"
+
+
+def finish(notebook: NotebookNode, name: str, out: Path) -> int:
+    """Write both copies, print the results and the paths of the copies. Returns 1 when there is no result, else 0."""
+    write_file(out / f"{name}.ipynb", nbformat.writes(notebook).encode())
+    write_file(out / f"{name}.html", to_html(notebook).encode())
+    rows = results(notebook)
+    print(f"\n{table(rows) if rows else 'No cell with the tag `result` printed a result.'}\n")
+    print(f"The executed notebook: {out / name}.ipynb\nThe same as a page:    {out / name}.html", flush=True)
+    return 0 if rows else 1

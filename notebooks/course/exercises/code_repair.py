@@ -1,0 +1,78 @@
+"""The exercises of notebook 07, Code repair."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+
+from code_repair.problems import same_value
+from course.exercises import Exercise, checker
+
+ANSWERS = [
+    ("3", "3"), ("3", "4"), ("True", "1"), ("1.0", "1"), ("[1, 2]", "[1,2]"), ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}"),
+    ("'3'", "3"), ("<object>", "3"), ("(", "3"), ("[1]", "(1)"), ("None", "None"), ("2 + 1", "3"),
+]  # fmt: skip
+
+
+def _plain_equal(answer: str, truth: str) -> bool:
+    try:
+        return ast.literal_eval(answer) == ast.literal_eval(truth)
+    except (ValueError, SyntaxError):
+        return False
+
+
+def _moved(line: str) -> list[str]:
+    turned = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
+    return [line[: m.start()] + turned[m[0]] + line[m.end() :] for m in re.finditer(r"<=|>=|<|>", line)]
+
+
+def _pays(hidden: list[bool], examples: list[bool], lines: int) -> float:
+    return 2.0 if all(hidden) and lines == 1 else 1.5 if all(hidden) else sum(hidden) / len(hidden)
+
+
+def _wrong_pay(pay) -> str | None:
+    repaired, bent, broken = [True] * 4, [True, False, True, False], [False] * 4
+    if any(type(pay(*case)) not in (int, float) for case in ((repaired, [True, True], 1), (broken, [False, False], 1))):
+        return "Expected a number."
+    special, idle = pay(bent, [True, True], 4), pay(bent, [False, True], 0)
+    if special > idle + 1e-9:
+        return "Answering the examples without repairing anything earns more than doing nothing: the agent will learn it."
+    if pay(repaired, [True, True], 1) <= max(special, idle):
+        return "A repair must earn more than anything else."
+    if pay(repaired, [True, True], 9) <= max(special, idle):
+        return "A long repair must earn more than none."
+    if pay(repaired, [True, True], 1) <= pay(repaired, [True, True], 9):
+        return "The smaller of two repairs should earn more."
+    steps = [pay([True] * n + [False] * (4 - n), [False, False], 1) for n in range(4)]
+    if any(a >= b for a, b in itertools.pairwise(steps)):
+        return "Early tries pass some tests, not all: pay for each test, or the first steps of training have no signal."
+    return None
+
+
+VALUES = Exercise(
+    right=same_value,
+    cases=lambda: ANSWERS,
+    mistakes={
+        "`True == 1` in Python, and `1.0 == 1`: compare the types as well.": _plain_equal,
+        "Comparing text is not enough: `[1, 2]` and `[1,2]` are the same list.": lambda answer, truth: answer == truth,
+    },
+)
+BOUNDS = Exercise(
+    right=_moved,
+    cases=lambda: [("while low < high:",), ("if a <= b and b > c:",), ("return n",), ("if x >= 0:",)],
+    mistakes={
+        "One change at a time: a mutant has one bug.": lambda line: (
+            [re.sub(r"<=|>=|<|>", lambda m: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]], line)]
+            if re.search(r"[<>]", line) else []
+        ),
+        "This turns `<=` into `<==`: match the longer operator first.": lambda line: [
+            line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer(r"[<>]", line)
+        ],
+    },
+)  # fmt: skip
+PAY = Exercise(right=_pays, cases=lambda: [([True, True], [True], 1)], accept=_wrong_pay)
+
+EXERCISES = {"same": VALUES, "bounds": BOUNDS, "pay": PAY}
+
+check = checker(EXERCISES)

@@ -1,0 +1,142 @@
+"""The exercises of notebook 02, 2048."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from itertools import groupby
+from math import log2
+from statistics import NormalDist, fmean, stdev
+
+from course.exercises import Exercise, checker
+from game_2048.environment import Game, outcome_reward, scenarios
+from game_2048.players import play, random_player
+from game_2048.rules import slide_row
+
+ROWS = [(2, 2, 4, 0), (2, 2, 2, 2), (0, 2, 0, 2), (2, 2, 2, 0), (4, 0, 4, 8), (2, 4, 8, 16), (0, 0, 0, 0)]
+
+
+def _packed(row: tuple[int, ...]) -> tuple[int, ...]:
+    tiles = [tile for tile in row if tile]
+    return (*tiles, *[0] * (len(row) - len(tiles)))
+
+
+def _cascading(row: tuple[int, ...]) -> tuple[int, ...]:
+    merged: list[int] = []
+    for tile in filter(None, row):
+        while merged and merged[-1] == tile:
+            tile = 2 * merged.pop()
+        merged.append(tile)
+    return _packed((*merged, *[0] * (len(row) - len(merged))))
+
+
+def _adjacent_only(row: tuple[int, ...]) -> tuple[int, ...]:
+    cells = list(row)
+    for i in range(len(cells) - 1):
+        if cells[i] == cells[i + 1]:
+            cells[i], cells[i + 1] = 2 * cells[i], 0
+    return _packed(tuple(cells))
+
+
+def _summed_runs(row: tuple[int, ...]) -> tuple[int, ...]:
+    runs = [sum(tiles) for _, tiles in groupby(filter(None, row))]
+    return (*runs, *[0] * (len(row) - len(runs)))
+
+
+SLIDE = Exercise(
+    right=lambda row: slide_row(row)[0],
+    cases=lambda: [(row,) for row in ROWS],
+    observe=lambda function, inputs: tuple(function(*inputs)),
+    mistakes={
+        "A tile made by a merge must not merge again in the same move: (2, 2, 4, 0) gives (4, 4, 0, 0).": _cascading,
+        "Tiles merge across gaps too: slide first, then merge. (0, 2, 0, 2) gives (4, 0, 0, 0).": _adjacent_only,
+        "Merge from the left: (2, 2, 2, 0) gives (4, 2, 0, 0).":
+            lambda row: _packed(slide_row(row[::-1])[0][::-1]),
+        "Two tiles merge, not a whole run of them: (2, 2, 2, 2) gives (4, 4, 0, 0).": _summed_runs,
+        "Nothing merges yet.": _packed,
+        "Keep the row's length: fill up with zeros.": lambda row: tuple(tile for tile in slide_row(row)[0] if tile),
+        "This slides to the right.": lambda row: slide_row(row[::-1])[0][::-1],
+    },
+)  # fmt: skip
+
+
+def _games() -> list[tuple[Game]]:
+    broken = Game(seed=1, winning_tile=64)
+    broken.move("sideways")
+    played = [play(random_player(seed), seed, winning_tile=64) for seed in scenarios("val", 12)]
+    return [(broken,), *((game,) for game in played)]
+
+
+def _by_board(game: Game, weight: float = 0.2) -> float:
+    """Return the value of the board, however the game ended."""
+    total = sum(map(sum, game.board))
+    by_sum = (log2(total) - 1) / (log2(game.size**2 * game.winning_tile) - 1)
+    return (log2(game.max_tile) - 1) / (log2(game.winning_tile) - 1) + weight * by_sum
+
+
+def _unless_won_or_broken(game: Game, value: float) -> float:
+    return 2.0 if game.won else -1.0 if game.ended_by in ("illegal", "malformed") else value
+
+
+OUTCOME = Exercise(
+    right=outcome_reward,
+    cases=_games,
+    mistakes={
+        "This game ended by a malformed answer (game.ended_by): it earns -1, whatever the board.":
+            lambda game: 2.0 if game.won else _by_board(game),
+        "A won game earns 2, whatever the board.":
+            lambda game: -1.0 if game.ended_by in ("illegal", "malformed") else _by_board(game),
+        "Weight the board's sum by 0.2; the largest tile has weight 1.":
+            lambda game: _unless_won_or_broken(game, _by_board(game, weight=1.0)),
+        "The board's sum is missing: add 0.2 times its part.":
+            lambda game: _unless_won_or_broken(game, _by_board(game, weight=0.0)),
+        "You use the tiles' values. Use their logarithms, so that every doubling counts the same.":
+            lambda game: _unless_won_or_broken(
+                game, game.max_tile / game.winning_tile
+                + 0.2 * sum(map(sum, game.board)) / (game.size**2 * game.winning_tile)),
+    },
+)  # fmt: skip
+
+Z = NormalDist().inv_cdf(0.975)
+
+
+def _results() -> list[tuple[list[int], list[int]]]:
+    rng = random.Random(0)
+    before = [int(rng.random() < 0.3) for _ in range(60)]
+    after = [int(won or rng.random() < 0.4) for won in before]
+    return [(before, after), (after[:20], before[20:40])]
+
+
+def _interval(values: Sequence[float], spread: float, z: float = Z) -> list[float]:
+    return [fmean(values) - z * spread, fmean(values) + z * spread]
+
+
+def _paired(before: list[int], after: list[int]) -> list[int]:
+    return [a - b for a, b in zip(after, before, strict=True)]
+
+
+def _unpaired(before: list[int], after: list[int]) -> float:
+    return ((stdev(before) ** 2 + stdev(after) ** 2) / len(before)) ** 0.5
+
+
+RISE = Exercise(
+    right=lambda before, after: _interval(d := _paired(before, after), stdev(d) / len(d) ** 0.5),
+    cases=_results,
+    observe=lambda function, inputs: list(function(*inputs)),
+    mistakes={
+        "These games are paired: each seed was played twice. Take the difference game by game, then its deviation.":
+            lambda before, after: _interval(_paired(before, after), _unpaired(before, after)),
+        "Divide the standard deviation by the square root of the number of games: the interval is that of the mean.":
+            lambda before, after: _interval(d := _paired(before, after), stdev(d)),
+        "You divide by the number of games. Divide by its square root.":
+            lambda before, after: _interval(d := _paired(before, after), stdev(d) / len(d)),
+        "One standard error on each side covers 68%. 95% needs 1.96 of them.":
+            lambda before, after: _interval(d := _paired(before, after), stdev(d) / len(d) ** 0.5, 1.0),
+        "The sign: after minus before.":
+            lambda before, after: _interval(d := _paired(after, before), stdev(d) / len(d) ** 0.5),
+    },
+)  # fmt: skip
+
+EXERCISES = {"slide": SLIDE, "outcome": OUTCOME, "rise": RISE}
+
+check = checker(EXERCISES)

@@ -1,0 +1,116 @@
+"""The exercises of notebook 12, Scale out."""
+
+from __future__ import annotations
+
+from course.exercises import Exercise, checker
+
+LOADS = [
+    (1, [0, 3, 2]),
+    (None, [4, 2, 3]),
+    (0, [5, 1]),
+    (2, [1, 4, None]),
+    (None, [None, 6, 7]),
+    (1, [None, 2]),
+    (0, [None, 9, 8]),
+]
+
+
+def _choose(last: int | None, open_requests: list[int | None]) -> int:
+    if last is not None and open_requests[last] is not None:
+        return last
+    return _least(open_requests)
+
+
+def _least(open_requests: list[int | None]) -> int:
+    return min((i for i, n in enumerate(open_requests) if n is not None), key=lambda i: open_requests[i])  # type: ignore[arg-type,return-value]
+
+
+CHOOSE = Exercise(
+    right=_choose,
+    cases=lambda: LOADS,
+    mistakes={
+        "A conversation stays where its KV cache is: another sampler would have to process all of it again.":
+            lambda last, loads: _least(loads),
+        "The sampler that had the conversation is dead (None): it would never answer.":
+            lambda last, loads: _least(loads) if last is None else last,
+        "Sampler 0 is a sampler, too: `if last` is False for it. Test `last is not None`.":
+            lambda last, loads: last if last and loads[last] is not None else _least(loads),
+        "A dead sampler (None) has no open requests, but must not be chosen.":
+            lambda last, loads: last if last is not None and loads[last] is not None else
+            min(range(len(loads)), key=lambda i: loads[i] or 0),
+        "Choose the sampler with the fewest open requests; this is the busiest.":
+            lambda last, loads: last if last is not None and loads[last] is not None else
+            max(range(len(loads)), key=lambda i: -1 if loads[i] is None else loads[i]),
+    },
+)  # fmt: skip
+
+RUNS = [(10, 4.0, 4.0), (5, 3.0, 1.0), (7, 1.0, 6.0), (1, 2.0, 5.0), (100, 0.5, 0.25)]
+
+
+def _seconds(steps: int, sample: float, train: float) -> float:
+    return sample + (steps - 1) * max(sample, train) + train
+
+
+SECONDS = Exercise(
+    right=_seconds,
+    cases=lambda: RUNS,
+    mistakes={
+        "This is the time without any overlap.": lambda steps, sample, train: steps * (sample + train),
+        "Nothing trains while the first batch is sampled, and nothing is sampled during the last training step.":
+            lambda steps, sample, train: steps * max(sample, train),
+        "Each step takes as long as the slower of the two, not the faster.":
+            lambda steps, sample, train: sample + (steps - 1) * min(sample, train) + train,
+        "Between the first batch and the last step there are steps - 1 intervals, not steps.":
+            lambda steps, sample, train: sample + steps * max(sample, train) + train,
+    },
+)  # fmt: skip
+
+QUEUE = [(5, 5, 0), (5, 4, 0), (5, 4, 1), (5, 3, 1), (8, 3, 4), (8, 3, 5), (0, 0, 0), (1, 0, 2)]
+
+
+def _may_begin(step: int, taken: int, max_staleness: int) -> bool:
+    return step - taken <= max_staleness
+
+
+MAY_BEGIN = Exercise(
+    right=_may_begin,
+    cases=lambda: QUEUE,
+    mistakes={
+        "A batch may be exactly max_staleness steps old.": lambda step, taken, most: step - taken < most,
+        "Here a batch may always begin: with a slow learner batches would become older and older.":
+            lambda step, taken, most: True,
+        "Here nothing overlaps: a batch begins only when every step before it is done.":
+            lambda step, taken, most: step == taken,
+        "A batch's age does not depend on the length of the run: compare it with the number of steps taken.":
+            lambda step, taken, most: step <= most,
+    },
+)  # fmt: skip
+
+EPISODES = [(8, 1000, 8, 100, 400), (1, 10, 1, 5, 0), (16, 25, 12, 2, 25), (4, 2000, 3, 50, 10)]
+
+
+def _tokens(group_size: int, prompt: int, turns: int, answer: int, observation: int) -> int:
+    return prompt + group_size * turns * (answer + observation)
+
+
+TOKENS = Exercise(
+    right=_tokens,
+    cases=lambda: EPISODES,
+    mistakes={
+        "The prompt is the same for the whole group, and is computed once.":
+            lambda size, prompt, turns, answer, seen: size * (prompt + turns * (answer + seen)),
+        "This is one episode; a group has several.":
+            lambda size, prompt, turns, answer, seen: prompt + turns * (answer + seen),
+        "These are the sampled tokens. The environment's observations are processed as well.":
+            lambda size, prompt, turns, answer, seen: size * turns * answer,
+        "Processed tokens stay in the cache: a turn processes only the new ones, not the whole conversation again.":
+            lambda size, prompt, turns, answer, seen: sum(
+                prompt + size * (turn + 1) * (answer + seen) for turn in range(turns)
+            ),
+        "The prompt is processed, too.": lambda size, prompt, turns, answer, seen: size * turns * (answer + seen),
+    },
+)  # fmt: skip
+
+EXERCISES = {"choose": CHOOSE, "seconds": SECONDS, "may_begin": MAY_BEGIN, "tokens": TOKENS}
+
+check = checker(EXERCISES)

@@ -1,0 +1,503 @@
+"""A model from registration to checkpoints: what a step leaves, what an error or an interrupt leaves."""
+
+import asyncio
+import json
+import math
+import os
+import random
+import warnings
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import make_checkpoint
+
+import art_nb as art
+from art_nb.backends import loaded_model
+from art_nb.backends.local import LocalBackend
+from art_nb.storage import checkpoints
+from art_nb.storage.run_log import RunLog
+from art_nb.types import TrainConfig
+
+METRICS = [
+    "reward", "reward_std", "reward_min", "reward_max", "kl", "entropy", "clip_fraction", "ratio_min", "ratio_max",
+    "grad_norm", "loss", "learning_rate", "rollout_tokens_per_s", "train_tokens_per_s", "rollout_s", "train_s",
+    "save_s", "groups", "groups_without_signal", "trajectories", "tokens_trained", "evens",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
+    return str(make_checkpoint(tmp_path_factory.mktemp("base")))
+
+
+async def registered(base, path, *, name="m", peft=None, trainer=None, **options):
+    backend = LocalBackend(path=path, engine="transformers", **options)
+    internal = {"peft_args": {"r": 4, "lora_alpha": 8} | (peft or {}), "trainer_args": trainer or {}}
+    model = art.TrainableModel(name=name, project="p", base_model=base, _internal_config=internal)
+    await model.register(backend)
+    return model
+
+
+async def rollout(model, scenario, turns=2):
+    """A conversation whose reward is the share of even bytes in what the model says."""
+    trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": f"say {scenario}"}])
+    client = model.openai_client()
+    for turn in range(turns):
+        answer = await client.chat.completions.create(
+            model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=6
+        )
+        trajectory.messages_and_choices += [answer.choices[0], {"role": "user", "content": f"more {turn}"}]
+    letters = [ord(c) for choice in trajectory.choices() for c in choice.message.content]
+    trajectory.reward = sum(x % 2 == 0 for x in letters) / max(len(letters), 1)
+    trajectory.metrics["evens"] = trajectory.reward
+    return trajectory
+
+
+async def gather(model, step, groups=2, size=4):
+    return await art.gather_trajectory_groups(
+        [art.TrajectoryGroup(rollout(model, f"{step} {g}") for _ in range(size)) for g in range(groups)],
+        pbar_desc=None,
+    )
+
+
+async def run(model, until, between=None):
+    """The training loop of a notebook; `between` is called after each step."""
+    for step in range(await model.get_step(), until):
+        await model.train(await gather(model, step), TrainConfig(learning_rate=5e-2))
+        if between:
+            await between(step)
+
+
+def adapter(path, step, name="m"):
+    return (path / "p/models" / name / f"checkpoints/{step:04d}/adapter_model.safetensors").read_bytes()
+
+
+def state_of(model):
+    """Everything of the policy that training changes, and every file, to compare."""
+    running = model.backend().loaded(model)
+    weights = {n: p.detach().clone() for n, p in running.policy.model.named_parameters()}
+    files = {f: f.read_bytes() for f in sorted(running.folder.rglob("*")) if f.is_file()}
+    return weights, moments(running.learner), files
+
+
+def moments(learner):
+    """What the optimizer remembers."""
+    state = learner.optimizer.state_dict()["state"]
+    return {(i, name): value.numpy().tobytes() for i, each in state.items() for name, value in each.items()}
+
+
+def assert_unchanged(before, after):
+    assert before[0].keys() == after[0].keys()
+    assert all(torch.equal(weight, after[0][name]) for name, weight in before[0].items())
+    assert before[1:] == after[1:]
+
+
+def test_a_step_reports_all_its_numbers(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+        assert await model.get_step() == 0
+        groups = await gather(model, 0, groups=3)
+        for trajectory in groups[1]:
+            trajectory.reward = 0.5
+        result = await model.train(groups, TrainConfig(learning_rate=1e-2))
+        assert await model.get_step() == result.step == 1
+        return model, groups, result
+
+    model, groups, result = asyncio.run(main())
+    [row] = model.history().to_dict("records")
+    for name in METRICS:
+        assert math.isfinite(result.metrics[name]), name
+        assert row[name] == pytest.approx(result.metrics[name]), name
+    rewards = [[t.reward for t in group] for group in groups]
+    assert row["step"] == 1 and row["split"] == "train" and row["group_rewards"] == rewards
+    assert row["reward"] == pytest.approx(sum(map(sum, rewards)) / 12)
+    assert row["groups_without_signal"] == 1 and row["groups"] == 3
+    # On the first update the trained policy is the one that sampled.
+    assert row["ratio_min"] == pytest.approx(1, abs=1e-4) == row["ratio_max"]
+    assert row["clip_fraction"] == 0 and row["kl"] == pytest.approx(0, abs=1e-6)
+    assert 0 < row["entropy"] < math.log(259)
+    trained = [choice for group in (groups[0], groups[2]) for t in group for choice in t.choices()]
+    advantages = [advantage for choice in trained for advantage in choice.token_advantages]
+    assert row["tokens_trained"] == len(advantages) == sum(len(choice.token_ids) for choice in trained)
+    assert row["loss"] == pytest.approx(-sum(advantages) / len(advantages), abs=1e-5)  # every ratio is 1
+    records = model.records("train", 1)
+    assert [(r["group"], r["index"]) for r in records] == [(g, i) for g in range(3) for i in range(4)]
+    assert records[0]["turns"][1]["advantages"] and records[0]["turns"][1]["tokens"]
+
+
+def test_checkpoint_holds_the_trained_adapter_and_the_start_is_step_0(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+        start = state_of(model)[0]
+        result = await model.train(await gather(model, 0), TrainConfig(learning_rate=1e-2))
+        return start, state_of(model)[0], result
+
+    start, trained, result = asyncio.run(main())
+    folder = tmp_path / "p/models/m/checkpoints"
+    assert result.checkpoint_path == str(folder / "0001") and checkpoints.list_checkpoints(folder) == [0, 1]
+    for step, weights in [(0, start), (1, trained)]:
+        saved = load_file(folder / f"{step:04d}/adapter_model.safetensors")
+        assert len(saved) == sum("lora_" in name for name in weights)
+        for name, tensor in saved.items():
+            assert torch.equal(tensor, weights[name.replace(".weight", ".default.weight")])
+    assert any(not torch.equal(start[n], trained[n]) for n in start)
+    assert json.loads((folder / "0000/state.json").read_text()) == {"step": 0, "split": "train", "row": None}
+
+
+def test_a_new_process_goes_on_from_the_latest_checkpoint_bit_for_bit(base, tmp_path):
+    async def in_one_go():
+        await run(await registered(base, tmp_path / "a"), 4)
+
+    async def until(step):
+        random.seed(step), torch.manual_seed(step)  # another process, another state of the global generators
+        await run(await registered(base, tmp_path / "b"), step)
+
+    asyncio.run(in_one_go())
+    for step in (1, 3, 4):
+        asyncio.run(until(step))
+    assert adapter(tmp_path / "a", 4) == adapter(tmp_path / "b", 4)
+    assert adapter(tmp_path / "a", 4) != adapter(tmp_path / "a", 3)
+    rows = RunLog(tmp_path / "b/p/models/m").rows()
+    assert [row["step"] for row in rows] == [1, 2, 3, 4]
+
+
+def test_seeds_decide_the_run(base, tmp_path):
+    async def go(path, seed):
+        await run(await registered(base, path, seed=seed), 1)
+
+    for folder, seed in [("a", 1), ("b", 1), ("c", 2)]:
+        asyncio.run(go(tmp_path / folder, seed))
+    assert adapter(tmp_path / "a", 1) == adapter(tmp_path / "b", 1) != adapter(tmp_path / "c", 1)
+
+
+BAD_BATCHES = {
+    "reward is nan": lambda groups: setattr(groups[1].trajectories[2], "reward", math.nan),
+    "reward is inf": lambda groups: setattr(groups[1].trajectories[2], "reward", math.inf),
+    "has 1 turn_rewards and 2 choices": lambda groups: [
+        setattr(t, "turn_rewards", [1.0, 1.0][: 1 + (i != 2)]) for i, t in enumerate(groups[1])
+    ],
+    "no trainable token": lambda groups: setattr(
+        groups[1].trajectories[2], "messages_and_choices", [{"role": "user", "content": "?"}]
+    ),
+    "2 groups hold no trajectory; the first of 8 errors: builtins.OSError: lost": lambda groups: [
+        groups.clear(),
+        groups.extend(art.TrajectoryGroup([OSError("lost")] * 4) for _ in range(2)),
+    ],
+}  # fmt: skip
+
+
+def test_a_batch_that_cannot_be_trained_on_changes_nothing(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+        await run(model, 1)
+        before = state_of(model)
+        for message, spoil in BAD_BATCHES.items():
+            groups = await gather(model, 1)
+            spoil(groups)
+            with pytest.raises(ValueError, match=message) as refused:
+                await model.train(groups, TrainConfig(learning_rate=1e-2))
+            assert groups[0].trajectories == [] or "group 1, trajectory 2" in str(refused.value)
+            assert_unchanged(before, state_of(model))
+        assert await model.get_step() == 1
+
+    asyncio.run(main())
+
+
+def test_a_step_that_fails_halfway_changes_nothing(base, tmp_path, monkeypatch):
+    async def main():
+        model = await registered(base, tmp_path)
+        await run(model, 1)
+        before, groups = state_of(model), await gather(model, 1)
+        learner = model.backend().loaded(model).learner
+        step = learner.optimizer.step
+
+        def breaks_after_the_update(*args):
+            step(*args)
+            raise MemoryError("no room")
+
+        monkeypatch.setattr(learner.optimizer, "step", breaks_after_the_update)
+        with pytest.raises(MemoryError):
+            await model.train(groups, TrainConfig(learning_rate=1e-2))
+        assert_unchanged(before, state_of(model))
+        assert await model.get_step() == 1
+
+    asyncio.run(main())
+
+
+def test_a_step_without_signal_is_a_step_and_says_so(base, tmp_path):
+    texts = []
+
+    async def main():
+        model = await registered(base, tmp_path, progress=texts.append)
+        groups = await gather(model, 0)
+        for group in groups:
+            for trajectory in group:
+                trajectory.reward = 1.0
+        return await model.train(groups)
+
+    result = asyncio.run(main())
+    assert result.step == 1 and result.metrics["groups_without_signal"] == 2 == result.metrics["groups"]
+    assert adapter(tmp_path, 0) == adapter(tmp_path, 1)
+    assert "nothing to learn: in every group all rewards are equal" in texts
+
+
+def test_progress_tells_what_is_waited_for(base, tmp_path):
+    texts = []
+
+    async def main():
+        await run(await registered(base, tmp_path, progress=texts.append), 1)
+
+    asyncio.run(main())
+    assert texts == [f"loading {base}", "training: update 1, micro-batch 1 of 1", "saving the checkpoint"]
+
+
+def test_nothing_is_printed_and_no_warning_given(base, tmp_path, capfd):
+    async def main():
+        await run(await registered(base, tmp_path), 1)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        asyncio.run(main())
+    out, err = capfd.readouterr()
+    assert out == "" and err == ""
+
+
+def test_only_what_was_promised_is_written(base, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    async def main():
+        await run(await registered(base, tmp_path / "runs"), 1)
+
+    asyncio.run(main())
+    files = {str(f.relative_to(tmp_path / "runs/p/models/m")) for f in tmp_path.rglob("*") if f.is_file()}
+    logged = {"history.jsonl", ".history.jsonl.lock", "trajectories/train/0001.jsonl"}
+    assert {f for f in files if not f.startswith("checkpoints/")} == logged
+    kept = {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "state.json"}
+    for step in ("0000", "0001"):
+        assert {os.path.basename(f) for f in files if f.startswith(f"checkpoints/{step}")} - {"README.md"} == kept
+
+
+def test_options_of_trl_hold_for_one_call_and_keep_the_optimizer(base, tmp_path):
+    async def go(path, configs):
+        model = await registered(base, path, trainer={"epsilon": 0.3})
+        for step, grpo in enumerate(configs):
+            groups = await gather(model, step)
+            await model.train(groups, TrainConfig(learning_rate=1e-2, grpo=grpo))
+        learner = model.backend().loaded(model).learner
+        return learner, moments(learner)
+
+    learner, _ = asyncio.run(go(tmp_path / "a", [{}, {"loss_type": "dr_grpo"}]))
+    assert learner.loss_type == "dr_grpo" and learner.epsilon_low == 0.3
+    learner, one_by_one = asyncio.run(go(tmp_path / "b", [{}, {"adam_beta1": 0.9}, {}]))
+    assert learner.loss_type == "dapo"
+    assert asyncio.run(go(tmp_path / "c", [{}, {}, {}]))[1] == one_by_one  # 0.9 is the default
+
+
+def test_delete_checkpoints_keeps_the_best_the_last_and_the_running_one(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+
+        async def validate(step):
+            trajectory = art.Trajectory(reward=[0.1, 0.9, 0.3, 0.2][step])
+            await model.log([art.TrajectoryGroup([trajectory])], split="val")
+
+        await run(model, 4, validate)
+        await model.delete_checkpoints()
+        kept = checkpoints.list_checkpoints(tmp_path / "p/models/m/checkpoints")
+        await model.backend()._delete_checkpoint_files(model, [2])
+        return kept, checkpoints.list_checkpoints(tmp_path / "p/models/m/checkpoints")
+
+    assert asyncio.run(main()) == ([2, 4], [2, 4])
+
+
+def test_a_model_that_is_not_registered_is_named(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+        stranger = art.TrainableModel(name="other", project="p", base_model=base)
+        with pytest.raises(ValueError, match="'other' is not registered here"):
+            await model.backend().train(stranger, [])
+
+    asyncio.run(main())
+
+
+def test_bad_arguments_are_named(base, tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(ValueError, match="file' is a file: give a folder"):
+            LocalBackend(path=path)
+
+    async def register(**options):
+        model = art.TrainableModel(name="m", project="p", base_model=options.pop("base_model", base))
+        await model.register(LocalBackend(path=tmp_path / "runs", **options))
+
+    with pytest.raises(ValueError, match="engine is 'unslot': expected 'auto', 'unsloth' or 'transformers'"):
+        asyncio.run(register(engine="unslot"))
+    with pytest.raises(FileNotFoundError, match="no model at './missing'"):
+        asyncio.run(register(base_model="./missing"))
+
+
+def test_an_adapter_of_another_shape_is_refused(base, tmp_path):
+    asyncio.run(registered(base, tmp_path))
+    for peft in ({"r": 8}, {"target_modules": ["q_proj"]}):
+        with pytest.raises(ValueError, match="0000 does not fit this model: it was made with another base model"):
+            asyncio.run(registered(base, tmp_path, peft=peft))
+
+
+class Interrupts:
+    """A rollout function whose call number `at` raises KeyboardInterrupt, once."""
+
+    def __init__(self, at):
+        self.left = at
+
+    async def __call__(self, model, scenario):
+        await rollout(model, scenario, turns=1)
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+        return await rollout(model, scenario)
+
+
+@pytest.mark.parametrize("at", [1, 3, 8])
+def test_an_interrupt_while_gathering_changes_nothing(base, tmp_path, uninterrupted, at):
+    async def main():
+        model = await registered(base, tmp_path)
+        model.backend().loaded(model).learner.tokens_per_micro_batch = 64
+        await run(model, 1)
+        before, interrupts = state_of(model), Interrupts(at)
+        with pytest.raises(KeyboardInterrupt):
+            await art.gather_trajectory_groups(
+                [art.TrajectoryGroup(interrupts(model, f"1 {g}") for _ in range(4)) for g in range(2)],
+                pbar_desc=None,
+            )
+        assert_unchanged(before, state_of(model))
+        await run(model, 3)
+
+    asyncio.run(main())
+    assert adapter(tmp_path, 3) == uninterrupted
+
+
+def test_what_was_sampled_before_a_gathering_does_not_matter(base, tmp_path, uninterrupted):
+    """Validation, also on the scenarios of the next step, and requests outside of any gathering."""
+
+    async def main():
+        model = await registered(base, tmp_path)
+        model.backend().loaded(model).learner.tokens_per_micro_batch = 64
+
+        async def between(step):
+            await gather(model, step + 1, groups=3, size=2)
+            await rollout(model, f"{step + 1} 1", turns=3)
+
+        await between(-1)
+        await run(model, 3, between)
+
+    asyncio.run(main())
+    assert adapter(tmp_path, 3) == uninterrupted
+
+
+def test_a_gathering_within_a_rollout_still_draws_anew(base, tmp_path):
+    """Eight rollouts each ask the same in a gathering of their own, one after the other."""
+
+    async def nested(model):
+        [inner] = await art.gather_trajectories([rollout(model, "the same", turns=1)], pbar_desc=None)
+        return inner
+
+    async def main():
+        model = await registered(base, tmp_path)
+
+        async def one_after_the_other():
+            return [await nested(model) for _ in range(8)]
+
+        [inner] = await art.gather_trajectories([one_after_the_other()], pbar_desc=None)
+        return {t.choices()[0].message.content for t in inner}
+
+    assert len(asyncio.run(main())) > 4
+
+
+def interrupted_in_learning(model, monkeypatch, at):
+    """Raises KeyboardInterrupt in the forward or the update of micro-batch `at`, once."""
+    learner = model.backend().loaded(model).learner
+    learner.tokens_per_micro_batch = 64
+    count = [0]
+    for name in ("compute_loss", "update"):
+        original = getattr(learner, name)
+
+        def wrapped(*args, original=original, **kwargs):
+            result = original(*args, **kwargs)
+            count[0] += 1
+            if count[0] == at:
+                raise KeyboardInterrupt
+            return result
+
+        monkeypatch.setattr(learner, name, wrapped)
+
+
+def interrupted_in_saving(monkeypatch, module, name, at):
+    """Raises KeyboardInterrupt before call number `at` of a function that saving uses, once."""
+    original, count = getattr(module, name), [0]
+
+    def wrapped(*args, **kwargs):
+        count[0] += 1
+        if count[0] == at:
+            raise KeyboardInterrupt
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(module, name, wrapped)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(base, tmp_path_factory):
+    path = tmp_path_factory.mktemp("uninterrupted")
+
+    async def main():
+        model = await registered(base, path)
+        model.backend().loaded(model).learner.tokens_per_micro_batch = 64
+        await run(model, 3)
+
+    asyncio.run(main())
+    return adapter(path, 3)
+
+
+PLACES = {
+    **{f"micro-batch {at}": lambda model, patch, at=at: interrupted_in_learning(model, patch, at) for at in (1, 3, 5)},
+    "after the update": lambda model, patch: interrupted_in_learning(model, patch, 9),
+    **{
+        f"{name} {at}": lambda model, patch, name=name, at=at: interrupted_in_saving(patch, *SAVING[name], at)
+        for name, at in [("trajectories", 1), ("fill", 1), ("sync", 3), ("rename", 1), ("row", 1), ("end", 1)]
+    },
+}  # fmt: skip
+SAVING = {
+    "trajectories": (RunLog, "write_trajectories"),
+    "fill": (loaded_model, "save_policy_state"),
+    "sync": (checkpoints, "_sync"),
+    "rename": (checkpoints, "_rename"),
+    "row": (RunLog, "append_row"),
+    "end": (loaded_model.LoadedModel, "finish"),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_interrupt_while_training_or_saving_leaves_the_last_checkpoint(base, tmp_path, monkeypatch, uninterrupted, place):
+    async def main():
+        model = await registered(base, tmp_path)
+        model.backend().loaded(model).learner.tokens_per_micro_batch = 64
+        await run(model, 1)
+        groups, before = await gather(model, 1), state_of(model)
+        with monkeypatch.context() as patch:
+            PLACES[place](model, patch)
+            with pytest.raises(KeyboardInterrupt):
+                await model.train(groups, TrainConfig(learning_rate=5e-2))
+        after = state_of(model)
+        assert await model.get_step() == checkpoints.latest(tmp_path / "p/models/m/checkpoints")
+        if await model.get_step() == 1:
+            weights, optimizer, files = after
+            # The trajectories of the step that will be done again may lie there; no other file.
+            files.pop(tmp_path / "p/models/m/trajectories/train/0002.jsonl", None)
+            assert_unchanged(before, (weights, optimizer, files))
+        await run(model, 3)
+
+    asyncio.run(main())
+    assert adapter(tmp_path, 3) == uninterrupted
+    assert [row["step"] for row in RunLog(tmp_path / "p/models/m").rows()] == [1, 2, 3]
+    assert not list((tmp_path / "p/models/m/checkpoints").glob(".*"))

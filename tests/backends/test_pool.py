@@ -1,0 +1,118 @@
+"""A pool of samplers: which one gets a conversation, what is counted, and which requests are sent again."""
+
+import asyncio
+import pickle
+
+import pytest
+from openai.types.chat import ChatCompletion
+
+from art_nb.backends.errors import StatusError
+from art_nb.backends.ray.pool import SamplerLost, SamplerPool
+from art_nb.inference.chat import RequestError
+from art_nb.training.names import PolicyNames
+
+
+class FakeSampler:
+    """A sampler that answers after `max_tokens` rounds of the event loop."""
+
+    def __init__(self):
+        self.open_requests, self.asked, self.lives, self.restart = 0, [], True, None
+
+    def is_alive(self):
+        return self.lives
+
+    async def create(self, *, messages, max_tokens, **parameters):
+        self.asked.append((messages, parameters["occurrence"], parameters["model"]))
+        self.open_requests += 1
+        try:
+            for _ in range(max_tokens):
+                await asyncio.sleep(0)
+                if not self.lives:
+                    raise SamplerLost
+        finally:
+            self.open_requests -= 1
+        message = {"role": "assistant", "content": f"said {max_tokens}", "refusal": None}
+        choice = {"index": 0, "finish_reason": "stop", "message": message, "token_ids": [1] * max_tokens}
+        return ChatCompletion(id="", created=0, model="m", object="chat.completion", choices=[choice])
+
+
+def pool(tmp_path, number):
+    names = PolicyNames("m", "base", tmp_path)
+    return SamplerPool([FakeSampler() for _ in range(number)], names)
+
+
+def user(text):
+    return {"role": "user", "content": text}
+
+
+def test_a_conversation_stays_and_new_ones_go_to_the_least_loaded(tmp_path):
+    async def main():
+        samplers = pool(tmp_path, 3)
+
+        async def talk(number):
+            messages = []
+            for turn in range(4):
+                messages = [*messages, user(f"{number} {turn}")]
+                answer = await samplers.create(messages=messages, max_tokens=5 + number)
+                messages.append(answer.choices[0].message)  # as openai gives it, not as a dict
+
+        await asyncio.gather(*(talk(number) for number in range(6)))
+        owners = [{messages[0]["content"][0] for messages, *_ in sampler.asked} for sampler in samplers.samplers]
+        assert owners == [{"0", "3"}, {"1", "4"}, {"2", "5"}]
+        assert samplers.tokens_sampled == 4 * sum(range(5, 11)) and samplers.seconds > 0
+
+    asyncio.run(main())
+
+
+def test_the_count_of_a_prompt_does_not_depend_on_who_is_asked(tmp_path):
+    async def main():
+        samplers = pool(tmp_path, 2)
+        ask = lambda text, **more: samplers.create(messages=[user(text)], max_tokens=1, **more)  # noqa: E731
+        await asyncio.gather(*(ask(text) for text in "aaaba"), ask("a", model="base"), ask("a", tools=[{"type": "function"}]))
+        counts = [(m[0]["content"], times, name) for sampler in samplers.samplers for m, times, name in sampler.asked]
+        assert sorted(counts) == [("a", 0, "base"), *[("a", n, "m@0") for n in (0, 0, 1, 2, 3)], ("b", 0, "m@0")]
+        asking = asyncio.create_task(ask("c"))
+        await asyncio.sleep(0)
+        samplers.forget("m@0")  # somebody is asking: it is too early
+        await asyncio.gather(ask("a"), asking)
+        assert ("a", 4) in [(m[0]["content"], times) for sampler in samplers.samplers for m, times, _ in sampler.asked]
+        samplers.forget("m@0")
+        await ask("a")
+        await ask("a", model="base")
+        assert [sampler.asked[-1][1:] for sampler in samplers.samplers][0] == (1, "base")
+
+    asyncio.run(main())
+
+
+def test_what_a_dead_sampler_had_is_asked_again_and_counted_once(tmp_path):
+    async def main():
+        samplers = pool(tmp_path, 2)
+        first, second = samplers.samplers
+        asking = [asyncio.create_task(samplers.create(messages=[user(text)], max_tokens=9)) for text in "abab"]
+        await asyncio.sleep(0)
+        assert first.open_requests == second.open_requests == 2
+        second.lives = False
+        await asyncio.gather(*asking)
+        again = [(messages[0]["content"], times) for messages, times, _ in first.asked]
+        assert sorted(again) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)] and samplers.tokens_sampled == 36
+
+    asyncio.run(main())
+
+
+def test_what_can_not_be_asked(tmp_path):
+    async def main():
+        samplers = pool(tmp_path, 1)
+        for wrong, said in (({"model": "other"}, "'other' is not here"), ({"stream": True}, "stream=True")):
+            with pytest.raises(RequestError, match=said):
+                await samplers.create(messages=[user("a")], max_tokens=1, **wrong)
+        with pytest.raises(RequestError, match="role is 'nobody'"):
+            await samplers.create(messages=[{"role": "nobody", "content": "a"}], max_tokens=1)
+        assert samplers.samplers[0].asked == []
+
+    asyncio.run(main())
+
+
+def test_a_refusal_crosses_from_one_process_to_another():
+    """A sampler that has not been asked for minutes refuses, and is told anew: the status must arrive."""
+    refused = pickle.loads(pickle.dumps(StatusError(410, "not known here", retry_after="3")))
+    assert (type(refused), refused.status, str(refused), refused.headers) == (StatusError, 410, "not known here", {"retry_after": "3"})

@@ -1,0 +1,442 @@
+"""RemoteBackend: the same rollouts and the same weights as in process, and what a broken connection leaves."""
+
+import asyncio
+import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletion
+from running_server import TOKEN, Server, serving
+from test_backend import gather
+
+import art_nb as art
+from art_nb.backends.errors import StatusError
+from art_nb.backends.local import LocalBackend
+from art_nb.backends.lockstep import Exchange, LockstepSession, SampleRequest
+from art_nb.backends.remote import RemoteBackend
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
+
+
+def remote(server, path, **options):
+    return RemoteBackend(server.url, TOKEN, path=path, **options)
+
+
+async def registered(backend, base, name="m"):
+    model = art.TrainableModel(name=name, project="p", base_model=str(base), _internal_config=CONFIG)
+    await model.register(backend)
+    return model
+
+
+async def loop(model, steps):
+    """The training loop of a notebook; what every rollout said, token by token."""
+    said = []
+    for step in range(await model.get_step(), steps):
+        groups = await gather(model, step, groups=3, size=4)
+        said.append([[(c.prompt_token_ids, c.token_ids, c.token_logprobs) for c in t.choices()] for g in groups for t in g])
+        await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+    await gather(model, 99)  # what is only looked at changes nothing
+    return said
+
+
+WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_per_s", "train_tokens_per_s", "duration"}
+
+
+def without_clock(row):
+    return {k: v for k, v in row.items() if k not in WHAT_A_CLOCK_SAYS and not k.startswith(("time/", "throughput/"))}
+
+
+def test_a_loop_against_a_server_gives_what_it_gives_in_process(server, tiny_base, tmp_path):
+    async def run(backend, name):
+        async with backend:
+            model = await registered(backend, tiny_base)
+            said = await loop(model, 3)
+            rows = [without_clock(row) for row in model.history().to_dict("records")]
+            if isinstance(backend, RemoteBackend):
+                await backend.download_checkpoint(model)
+            return said, rows, model.records()
+
+    said, rows, records = asyncio.run(run(LocalBackend(path=tmp_path / "here", engine="transformers"), "here"))
+    said_there, rows_there, records_there = asyncio.run(run(remote(server, tmp_path / "there"), "there"))
+    assert said_there == said
+    assert rows_there == rows and len(rows) == 3
+    assert records_there == records
+    here, there = (tmp_path / path / "p/models/m/checkpoints/0003" for path in ("here", "there"))
+    for name in ("adapter_model.safetensors", "optimizer.safetensors"):
+        assert (here / name).read_bytes() == (there / name).read_bytes()
+    assert not list((tmp_path / "there").rglob("outbox/*"))
+
+
+def demonstrations():
+    turns = [("say a", "abc"), ("say b", "bcd"), ("say c", "cde")]
+    return [
+        art.Trajectory(messages_and_choices=[{"role": "user", "content": asked}, {"role": "assistant", "content": said}])
+        for asked, said in turns
+    ]
+
+
+def test_demonstrations_train_the_same_adapter_as_in_process(server, tiny_base, tmp_path):
+    async def run(backend):
+        async with backend:
+            model = await registered(backend, tiny_base, "sft")
+            await model.train_sft(demonstrations(), art.TrainSFTConfig(learning_rate=1e-2))
+            await model.train(await gather(model, 1, groups=2, size=4), art.TrainConfig(learning_rate=5e-2))
+            if isinstance(backend, RemoteBackend):
+                await backend.download_checkpoint(model)
+                with pytest.raises(ValueError, match="'output_dir' cannot be set by a client"):
+                    await model.train_sft(demonstrations(), art.TrainSFTConfig(sft={"output_dir": "/tmp"}))
+                with pytest.raises(ValueError, match="trajectory 0"):
+                    await model.train_sft([art.Trajectory()])
+                assert not list(tmp_path.rglob("outbox/*.json")) and await model.get_step() == 2
+            # Lists of numbers, such as the loss of each batch, stay on the server.
+            return [{k: v for k, v in without_clock(row).items() if k != "losses"} for row in model.run_log.rows()]
+
+    rows = asyncio.run(run(LocalBackend(path=tmp_path / "here", engine="transformers")))
+    rows_there = asyncio.run(run(remote(server, tmp_path / "there")))
+    assert [(row["step"], row["split"]) for row in rows] == [(1, "sft"), (2, "train")]
+    assert rows_there == rows
+    here, there = (tmp_path / path / "p/models/sft/checkpoints/0002" for path in ("here", "there"))
+    for name in ("adapter_model.safetensors", "optimizer.safetensors"):
+        assert (here / name).read_bytes() == (there / name).read_bytes()
+
+
+async def loop_of_one_step(backend, base, name):
+    model = await registered(backend, base, name)
+    groups = await gather(model, 0, groups=2, size=3)
+    return model, groups
+
+
+async def lost(response, request):
+    """The answer was on its way."""
+    await (await response).aread()
+    raise httpx.ReadError("lost")
+
+
+async def late(response, request):
+    """The client waits for no answer, however soon it comes: as a rule it asks again while the server is busy with the first."""
+    try:
+        await asyncio.wait_for(response, 0.02)
+    except TimeoutError:
+        pass
+    raise httpx.ReadTimeout("late")
+
+
+@pytest.mark.parametrize("trouble", [lost, late])
+def test_what_is_not_heard_is_asked_for_again_and_the_step_is_taken_once(server, tiny_base, tmp_path, monkeypatch, trouble):
+    """Every third answer of the server, and the first to each training request."""
+    send, sent, on_disk = httpx.AsyncHTTPTransport.handle_async_request, [], []
+
+    async def troubled(self, request):
+        trains = request.url.path.endswith("/train")
+        if trains:  # what is sent lies on the disk before it is
+            on_disk.append([json.loads(path.read_bytes())["groups"] for path in tmp_path.rglob("outbox/*.json")])
+            assert on_disk[-1] == [json.loads(request.content)["groups"]]
+        sent.append(request.url.path)
+        first = trains and sent.count(request.url.path) == 1
+        return await (trouble(send(self, request), request) if first or len(sent) % 3 == 0 else send(self, request))
+
+    async def run(name):
+        async with remote(server, tmp_path / name) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, name)
+            result = await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            assert result.step == 1 == await model.get_step() and len(model.history()) == 1
+            return [[c.token_ids for c in t.choices()] for g in groups for t in g]
+
+    whole = asyncio.run(run(f"before-{trouble.__name__}"))
+    monkeypatch.setattr(httpx.AsyncHTTPTransport, "handle_async_request", troubled)
+    assert asyncio.run(run(f"answers-{trouble.__name__}")) == whole
+    assert len(on_disk) > 1 and not list(tmp_path.rglob("outbox/*.json"))
+
+
+def test_an_exchange_that_is_sent_again_gets_its_reply_whatever_came_since():
+    """The reply to the first is lost, and meanwhile the client had more to ask."""
+
+    async def answer(**asked):
+        return ChatCompletion(id=asked["said"], created=0, model="m", object="chat.completion", choices=[])
+
+    async def main():
+        session = LockstepSession(answer)
+
+        def exchange(number, *ids, received=0):
+            said = [SampleRequest(id=each, request={"said": f"{each}"}) for each in ids]
+            return asyncio.create_task(session.exchange(Exchange(number=number, received=received, requests=said)))
+
+        first = await exchange(0, 0)
+        with pytest.raises(StatusError) as early:  # it has overtaken exchange 1, which is on its way
+            await exchange(2, 2)
+        assert early.value.status == 425
+        waiting = exchange(1, 1)
+        await asyncio.sleep(0)
+        second, third = exchange(2, 2), exchange(3)
+        answers = [await each for each in (waiting, second, third)]
+        assert sorted(one["id"] for each in answers for one in each) == [1, 2]
+        assert [each["id"] for each in first] == [0] and await exchange(0, 0) == first
+        assert [await exchange(number) for number in (1, 2, 3)] == answers
+        await exchange(4, 4, received=3)
+        assert await exchange(3) == answers[2]
+        with pytest.raises(StatusError) as over:
+            await exchange(0, 0)
+        assert over.value.status == 409
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_killed_while_it_trains_and_comes_back(tiny_base, tmp_path):
+    server, begun = Server(tmp_path / "served", tiny=str(tiny_base)).start(), asyncio.Event()
+
+    async def restarted():
+        await begun.wait()
+        server.kill()
+        await asyncio.to_thread(server.start)
+
+    async def main():
+        async with remote(server, tmp_path / "here", progress=lambda text: begun.set()) as backend:
+            model = await registered(backend, tiny_base)
+            groups = await gather(model, 0, groups=2, size=3)
+            begun.clear()
+            restart = asyncio.create_task(restarted())
+            first = await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            await restart
+            groups = await gather(model, 1, groups=2, size=3)
+            assert {c.policy for g in groups for t in g for c in t.choices()} == {"m@1"}
+            assert first.step == await model.get_step() == 1
+            assert list(model.history().step) == [1] and len(model.records("train", 1)) == 6
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.kill()
+
+
+def test_a_step_is_not_taken_again_for_a_request_that_a_new_server_has_never_seen(tiny_base, tmp_path):
+    """Its answer was lost and the server killed: the checkpoint knows its key, the log what the choices were taught."""
+    server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
+
+    async def main():
+        async with remote(server, tmp_path / "here") as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "m")
+            sent, ask = [], backend.connection.lines
+
+            async def noted(path, request):
+                sent.append((path, request))
+                async for line in ask(path, request):
+                    yield line
+
+            backend.connection.lines = noted
+            first = await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            taught = [[c.token_advantages for c in t.choices()] for g in groups for t in g]
+            server.kill()
+            server.start()
+            (path, request), *_ = sent
+            again = [line async for line in ask(path, request)][-1]["result"]
+            assert again["step"] == first.step == await model.get_step() == 1
+            assert {k: v for k, v in again["metrics"].items() if k != "save_s"} == {k: v for k, v in first.metrics.items() if k != "save_s"}
+            heard = [of_choices for of_group in again["advantages"] for of_choices in of_group]
+            assert any(taught[0]) and len(heard) == len(taught)
+            for now, then in zip(heard, taught, strict=True):
+                assert now == pytest.approx([each[0] for each in then], abs=1e-6)
+
+    try:
+        asyncio.run(main())
+    finally:
+        server.kill()
+
+
+def test_a_server_that_is_restarted_while_rollouts_run_gives_no_answer_twice(tiny_base, tmp_path):
+    """How often something was asked decides what is drawn: the client remembers it where the server can't."""
+    server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
+
+    async def ask_twice(model, between):
+        asked = {"messages": [{"role": "user", "content": "say"}], "max_tokens": 8, "model": model.get_inference_name()}
+        first = await model.openai_client().chat.completions.create(**asked)
+        await between()
+        second = await model.openai_client().chat.completions.create(**asked)
+        return art.Trajectory(messages_and_choices=[asked["messages"][0], first.choices[0], second.choices[0]], reward=0)
+
+    async def tokens(backend, restart):
+        waiting, restarted = 0, asyncio.Event()
+
+        async def between():
+            nonlocal waiting
+            waiting += 1
+            if waiting == 3:
+                await restart()
+                restarted.set()
+            await restarted.wait()
+
+        async with backend:
+            model = await registered(backend, tiny_base)
+            groups = [art.TrajectoryGroup(ask_twice(model, between) for _ in range(3))]
+            return [[c.token_ids for c in t.choices()] for t in (await art.gather_trajectory_groups(groups, pbar_desc=None))[0]]
+
+    async def killed():
+        await asyncio.to_thread(server.kill)
+        await asyncio.to_thread(server.start)
+
+    try:
+        there = asyncio.run(tokens(remote(server, tmp_path / "there"), killed))
+    finally:
+        server.kill()
+    here = asyncio.run(tokens(LocalBackend(path=tmp_path / "here", engine="transformers"), lambda: asyncio.sleep(0)))
+    assert there == here and len({tuple(said) for game in there for said in game}) == 6
+
+
+def test_a_server_out_of_reach_is_named_and_what_was_gathered_is_sent_later(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path, patience=0.3) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "late")
+            there, backend.connection.url = backend.connection.url, "http://127.0.0.1:9"
+            await backend.connection.close()
+            backend._get_step = lambda model: asyncio.sleep(0, 0)
+            with pytest.raises(ConnectionError, match="127.0.0.1:9 did not answer for 0.3 seconds"):
+                await model.train(groups)
+            with pytest.raises(ConnectionError, match="Nothing is lost"):
+                await gather(model, 1)
+            backend.connection.url = there
+            await backend.connection.close()
+            del backend._get_step
+            assert len(list(tmp_path.rglob("outbox/*.json"))) == 1
+            result = await backend.send_again(model)
+            assert result.step == 1 == await model.get_step() and await backend.send_again(model) is None
+            assert len(model.records("train", 1)) == 6
+
+    asyncio.run(main())
+
+
+@contextmanager
+def proxy_that_refuses(status, body):
+    """A program between client and server that answers every request itself."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+        threading.Thread(target=listening.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.server_port}"
+        listening.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(403, b"<html>Forbidden</html>"), (413, b'{"error": {"message": "too long"}}'), (400, b"{}"), (404, b"")]
+)
+def test_a_refusal_that_is_not_the_servers_own_keeps_what_was_gathered(server, tiny_base, tmp_path, status, body):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, f"proxy{status}")
+            there = backend.connection.url
+            backend._get_step = lambda model: asyncio.sleep(0, 0)
+            with proxy_that_refuses(status, body) as backend.connection.url:
+                await backend.connection.close()
+                with pytest.raises(ValueError, match=f"status {status}|too long"):
+                    await model.train(groups)
+            backend.connection.url = there
+            await backend.connection.close()
+            del backend._get_step
+            assert len(list(tmp_path.rglob("outbox/*.json"))) == 1
+            assert (await backend.send_again(model)).step == 1 and not list(tmp_path.rglob("outbox/*.json"))
+
+    asyncio.run(main())
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_a_step_that_failed_for_want_of_space_is_trained_when_there_is_room(tiny_base, tmp_path):
+    """RLIMIT_FSIZE makes each larger write of the server fail, as a full disk does."""
+
+    async def main(server):
+        async with remote(server, tmp_path / "here") as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "full")
+            limits = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (4096, limits[1]))
+            with pytest.raises(RuntimeError, match="internal server error .OSError."):
+                await model.train(groups)
+            resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, limits)
+            assert (await backend.send_again(model)).step == 1 == await model.get_step()
+
+    with serving(tmp_path / "there", tiny=str(tiny_base)) as server:
+        asyncio.run(main(server))
+        server.process.kill()
+        assert "training of p/full failed" in server.process.stdout.read()
+
+
+def test_refused_requests_raise_with_the_reason(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "refused")
+            groups[1].trajectories[2].reward = float("nan")
+            with pytest.raises(ValueError, match="group 1, trajectory 2: reward is nan"):
+                await model.train(groups)
+            assert not list(tmp_path.rglob("outbox/*.json"))
+            with pytest.raises(ValueError, match="no model 'other' on this server"):
+                await model.openai_client().chat.completions.create(model="other", messages=[{"role": "user", "content": "a"}])
+            with pytest.raises(openai.BadRequestError, match="temperature is -1"):
+                await model.openai_client().chat.completions.create(
+                    model="refused", messages=[{"role": "user", "content": "a"}], temperature=-1
+                )
+            with pytest.raises(ValueError, match="no model 'huge' on this server"):
+                await art.TrainableModel(name="n", project="p", base_model="huge").register(backend)
+        with pytest.raises(PermissionError, match="api_key"):
+            await registered(RemoteBackend(server.url, "wrong", path=tmp_path), tiny_base)
+
+    asyncio.run(main())
+    with pytest.raises(ValueError, match="api_key"):
+        RemoteBackend(server.url, "")
+    with pytest.raises(ValueError, match="url is"):
+        RemoteBackend("localhost:8000", "key")
+
+
+def test_checkpoints_are_forked_and_deleted(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model, groups = await loop_of_one_step(backend, tiny_base, "parent")
+            await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            child = await registered(backend, tiny_base, "child")
+            await backend._experimental_fork_checkpoint(child, "parent")
+            assert await child.get_step() == 1 and child.get_inference_name() == "child@1"
+            names = [each.id async for each in model.openai_client().models.list()]
+            assert {"parent", "parent@0", "parent@1", "child@1", "tiny"} <= set(names)
+            asked = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "seed": 3}
+            said = [await m.openai_client().chat.completions.create(model=m.get_inference_name(), **asked) for m in (model, child)]
+            assert [s.choices[0].policy for s in said] == ["parent@1", "child@1"]
+            assert said[0].choices[0].token_ids == said[1].choices[0].token_ids
+            with pytest.warns(UserWarning, match="never logged"):
+                await model.delete_checkpoints()
+            folders = [await backend.download_checkpoint(m) for m in (model, child)]
+            assert (folders[0] / "adapter_model.safetensors").read_bytes() == (folders[1] / "adapter_model.safetensors").read_bytes()
+            with pytest.raises(ValueError, match="steps .1. only"):
+                await backend.download_checkpoint(model, 0)
+
+    asyncio.run(main())
+
+
+def test_what_is_cancelled_is_not_sampled_and_nothing_waits_for_it(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model = await registered(backend, tiny_base, "cancelled")
+            asked = {"model": "cancelled", "messages": [{"role": "user", "content": "a"}], "max_tokens": 480, "n": 8}
+            before = (await backend.connection.ask("GET", "/status"))["sampling"]["tokens"]
+            asking = asyncio.create_task(model.openai_client().chat.completions.create(**asked))
+            while not (await backend.connection.ask("GET", "/status"))["sampling"]["active"]:
+                assert not asking.done()
+            asking.cancel()
+            await asyncio.wait_for(asyncio.wait([backend.lockstep_client(model).driver]), 15)
+            sampling = (await backend.connection.ask("GET", "/status"))["sampling"]
+            assert sampling["active"] == 0 and sampling["tokens"] - before < 8 * 480
+
+    asyncio.run(main())

@@ -1,0 +1,73 @@
+"""Notebook 02 against a server in another process: its own cells, one line changed, and the same to the last byte."""
+
+import ast
+import asyncio
+import json
+from pathlib import Path
+
+from running_server import TOKEN
+from test_remote import without_clock
+
+from art_nb.storage.run_log import RunLog
+
+ROOT = Path(__file__).parents[2]
+HERE = 'backend = LocalBackend(path=".art")'
+SMALL = {"WIN = 128": "WIN = 32", "STEPS, GROUPS, GROUP_SIZE = 12, 4, 16": "STEPS, GROUPS, GROUP_SIZE = 2, 2, 6"}
+NEEDED = ("WIN = ", HERE, "async def rollout(", "async def train(")  # the cells that hold these
+
+
+def recipe() -> str:
+    """The cells of notebook 02 that make the model, play and train; smaller, since a test has no minutes."""
+    notebook = json.loads((ROOT / "notebooks/02_2048.ipynb").read_text("utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    chosen = [cell for cell in cells if any(needed in cell for needed in NEEDED)]
+    assert len(chosen) == len(NEEDED)
+    source = "\n".join([*chosen, "view = TrainingView(total_steps=STEPS)\nawait train(model, view, STEPS)"])
+    for whole, small in {**SMALL, '"../data/nano"': repr(str(ROOT / "data/nano"))}.items():
+        assert source.count(whole) == 1
+        source = source.replace(whole, small)
+    return source
+
+
+async def run(source: str, folder: Path, monkeypatch) -> dict:
+    """Runs cells as a kernel does, in `folder`; their names afterwards."""
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    names: dict = {}
+    code = compile(source, "notebook 02", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    await eval(code, names)
+    return names
+
+
+def test_one_line_of_notebook_02_is_changed_and_nothing_else_is_different(server, tmp_path, monkeypatch, capsys):
+    source = recipe()
+    assert source.count(HERE) == 1
+    local = source.replace(HERE, 'backend = LocalBackend(path=".art", engine="transformers")')  # the server's of these tests
+    remote = source.replace(HERE, f'backend = art.RemoteBackend("{server.url}", "{TOKEN}", path=".art")')
+    changed = [pair for pair in zip(local.splitlines(), remote.splitlines(), strict=True) if pair[0] != pair[1]]
+    assert len(changed) == 1
+
+    async def both():
+        results = []
+        for name, each in (("here", local), ("there", remote)):
+            names = await run(each, tmp_path / name, monkeypatch)
+            model = names["model"]
+            if name == "there":
+                await names["backend"].download_checkpoint(model)
+            folder = names["backend"].output_dir(model).resolve()
+            results.append((folder, model.records(), [without_clock(row) for row in RunLog(folder).rows()]))
+            await names["backend"].close()
+        return results
+
+    (here, records, rows), (there, records_there, rows_there) = asyncio.run(both())
+    assert [row["step"] for row in rows] == [1, 2] and len(records) == 24
+    assert all(turn["tokens"] for record in records for turn in record["turns"] if turn["trainable"])
+    assert records_there == records  # tokens, their log-probabilities and advantages, boards, rewards
+    assert rows_there == rows
+    for name in ("adapter_model.safetensors", "optimizer.safetensors"):
+        path = f"checkpoints/0002/{name}"
+        assert (there / path).read_bytes() == (here / path).read_bytes()
+    before, after = (here / f"checkpoints/{step}/adapter_model.safetensors" for step in ("0000", "0002"))
+    assert before.read_bytes() != after.read_bytes()
+    printed = capsys.readouterr().out
+    assert printed[: len(printed) // 2] * 2 == printed and "step 2 of 2: won" in printed

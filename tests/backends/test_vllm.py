@@ -1,0 +1,142 @@
+"""VllmBackend against a server that speaks vLLM's routes, and its command against vLLM's own flags."""
+
+import asyncio
+
+import pytest
+from test_backend import gather
+from vllm_stand_in import TABLE, VllmStandIn
+
+import art_nb as art
+from art_nb.backends.vllm import RANKS, VllmBackend, command
+from art_nb.inference.chat import RequestError
+
+CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
+QUESTIONS = [[{"role": "user", "content": text}] for text in ("a", "say b", "c <|im_end|> d")]
+
+
+@pytest.fixture(scope="module")
+def stand_in(tiny_base):
+    with VllmStandIn(tiny_base) as server:
+        yield server
+
+
+async def registered(backend, base, name="m"):
+    model = art.TrainableModel(name=name, project="p", base_model=str(base), _internal_config=CONFIG)
+    await model.register(backend)
+    return model
+
+
+def backend(server, path, **options):
+    return VllmBackend(server.url, path=path, engine="transformers", patience=5, **options)
+
+
+async def ask(of, messages, **options):
+    answer = await of.openai_client().chat.completions.create(messages=messages, **{"max_tokens": 8, "temperature": 0} | options)
+    return answer.choices[0]
+
+
+def test_its_greedy_answers_and_probabilities_are_those_of_the_own_sampler_after_each_step(stand_in, tiny_base, tmp_path):
+    async def main():
+        model = await registered(backend(stand_in, tmp_path), tiny_base)
+        for step in range(2):
+            await model.train(await gather(model, step), art.TrainConfig(learning_rate=5e-2))
+        local = await registered(art.LocalBackend(path=tmp_path, engine="transformers"), tiny_base)
+        names = ["m", "m@0", "m@1", str(tiny_base)]
+        said = {}
+        for name in names:
+            for messages in QUESTIONS:
+                theirs, ours = [await ask(each, messages, model=name, logprobs=True, top_logprobs=3) for each in (model, local)]
+                assert (theirs.prompt_token_ids, theirs.token_ids) == (ours.prompt_token_ids, ours.token_ids)
+                assert (theirs.message, theirs.finish_reason, theirs.policy) == (ours.message, ours.finish_reason, ours.policy)
+                assert theirs.token_logprobs == pytest.approx(ours.token_logprobs, abs=1e-4)
+                top = [[[t.logprob for t in each.top_logprobs] for each in choice.logprobs.content] for choice in (theirs, ours)]
+                assert sum(top[0], []) == pytest.approx(sum(top[1], []), abs=1e-4)
+                said.setdefault(name, []).append(theirs.token_ids)
+        assert said["m"] != said["m@0"] == said[str(tiny_base)], "training changed nothing: this proves nothing"
+        assert await model.get_step() == 2 and list(model.history().rollout_s > 0) == [True, True]
+        return model
+
+    model = asyncio.run(main())
+    loaded = [body["lora_path"] for route, body in stand_in.asked if route == "POST /v1/load_lora_adapter"]
+    assert loaded == [str(tmp_path / f"p/models/m/checkpoints/{step:04d}") for step in (0, 1, 2)]
+    assert (model.history().ratio_max - 1).abs().max() < 1e-3, "what was sampled there has the probabilities that the learner sees"
+
+
+def test_every_setting_is_said_and_control_tokens_are_none(stand_in, tiny_base, tmp_path):
+    async def main():
+        model = await registered(backend(stand_in, tmp_path), tiny_base, "said")
+        await ask(model, QUESTIONS[2], temperature=0.5, top_p=0.9, max_tokens=3)
+        body = stand_in.asked[-1][1]
+        assert {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "max_tokens": 3}.items() <= body.items()
+        (end,) = body["stop_token_ids"]
+        plain = (await ask(model, [{"role": "user", "content": "c d"}])).prompt_token_ids
+        assert body["prompt"].count(end) == plain.count(end)
+
+    asyncio.run(main())
+
+
+def test_stop_strings_and_several_answers_and_streams(stand_in, tiny_base, tmp_path):
+    async def main():
+        model = await registered(backend(stand_in, tmp_path), tiny_base, "stops")
+        create = model.openai_client().chat.completions.create
+        several = await create(messages=QUESTIONS[0], n=4, max_tokens=6)
+        assert len({tuple(choice.token_ids) for choice in several.choices}) > 1, "each has draws of its own"
+        whole = (await ask(model, QUESTIONS[0])).message.content
+        cut = await ask(model, QUESTIONS[0], stop=[whole[1]])
+        assert cut.message.content == whole[: whole.index(whole[1])] and cut.finish_reason == "stop"
+        chunks = [chunk async for chunk in await create(messages=QUESTIONS[0], stream=True, max_tokens=8, temperature=0)]
+        assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
+        with pytest.raises(RequestError, match="not supported on vLLM yet"):
+            await ask(model, QUESTIONS[0], response_format={"type": "json_object"})
+
+    asyncio.run(main())
+
+
+def test_a_server_that_is_started_anew_is_told_of_the_adapter_again(stand_in, tiny_base, tmp_path):
+    async def main():
+        model = await registered(backend(stand_in, tmp_path), tiny_base, "again")
+        before = await ask(model, QUESTIONS[0])
+        stand_in.restart()
+        after = await ask(model, QUESTIONS[0])
+        assert before.token_ids == after.token_ids
+        other = await registered(backend(stand_in, tmp_path), tiny_base, "again")  # a new client of a server that has it
+        assert (await ask(other, QUESTIONS[0])).token_ids == before.token_ids
+
+    asyncio.run(main())
+
+
+def test_who_does_not_wait_any_more_leaves_nothing_behind(stand_in, tiny_base, tmp_path):
+    async def main():
+        model = await registered(backend(stand_in, tmp_path), tiny_base, "left")
+        asking = asyncio.create_task(ask(model, QUESTIONS[0]))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert (await ask(model, QUESTIONS[1])).token_ids
+
+    asyncio.run(main())
+
+
+def test_what_is_missing_is_said(tiny_base, tmp_path):
+    async def main():
+        with VllmStandIn(tiny_base, runtime_loras=False) as server:
+            model = await registered(backend(server, tmp_path), tiny_base)
+            with pytest.raises(RuntimeError, match="VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"):
+                await ask(model, QUESTIONS[0])
+            assert (await ask(model, QUESTIONS[0], model=str(tiny_base))).token_ids, "the base model needs no adapter"
+        with pytest.raises(ConnectionError, match="Is the server running"):
+            await registered(VllmBackend(server.url, path=tmp_path, patience=0), tiny_base, "away")
+
+    asyncio.run(main())
+
+
+def test_the_command_has_flags_that_vllm_knows():
+    assert list(RANKS) == TABLE["ranks"]
+    said = command("Qwen/Qwen2.5-7B-Instruct", rank=12, gpus=2)
+    assert said[:3] == ["vllm", "serve", "Qwen/Qwen2.5-7B-Instruct"]
+    assert {flag for flag in said if flag.startswith("--")} <= set(TABLE["flags"])
+    assert said[said.index("--max-lora-rank") + 1] == "16" and said[said.index("--tensor-parallel-size") + 1] == "2"
+    with pytest.raises(ValueError, match="rank is 513"):
+        command("base", rank=513)

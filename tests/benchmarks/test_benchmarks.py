@@ -1,0 +1,185 @@
+"""Each benchmark runs on tiny settings and prints its one line; both sides read the same prompts. Nothing is timed."""
+
+import asyncio
+import json
+import sys
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+
+import pytest
+
+from benchmarks import batches, gathering, learner, rise, rise_real, rollout, rollout_real, skills, time_to_skill
+from benchmarks.result import print_result
+from email_search import scenarios as email_questions
+from game_2048 import MOVE_TOOL
+
+BASE = str(rollout.BASE)
+trl_can_train = pytest.mark.skipif(
+    not (find_spec("triton") or find_spec("unsloth")), reason="stock TRL can't train without Triton or Unsloth"
+)
+has_unsloth = pytest.mark.skipif(not find_spec("unsloth"), reason="Unsloth is not installed")
+MACHINE = {"processor", "cores", "threads", "load", "device", "versions", "date"}
+
+
+def printed(capsys, name, measure) -> dict:
+    """What the benchmark printed, which must be one line of JSON."""
+    print_result(name, measure)
+    (line,) = capsys.readouterr().out.splitlines()
+    result = json.loads(line)
+    assert result["benchmark"] == name
+    assert result.pop("machine").keys() == MACHINE
+    return result
+
+
+def test_rollout(capsys):
+    result = printed(capsys, "rollout", partial(rollout.measure, BASE, groups=1, size=2, turns=3, late=11))
+    sides = {f"{side}_{key}" for side in ("ours", "stock") for key in ("tokens_per_s", "tokens", "seconds", "turns")}
+    assert result.keys() == {"benchmark", "ratio", "turn_10_s", "turn_11_s", "turn_cost_ratio"} | sides
+    assert result["ratio"] > 0 and result["turn_cost_ratio"] > 0
+    assert result["ours_turns"] <= 3 and result["stock_turns"] <= 3
+
+
+def test_stock_trl_reads_what_our_client_would_send(tmp_path):
+    """Every token of its games is where our client's template puts it, tools, boards and answers alike."""
+    stock = rollout.measure_stock(str(tmp_path), BASE, groups=2, size=2, turns=3)
+    ours = asyncio.run(rollout.measure_ours(str(tmp_path), BASE, groups=2, size=2, turns=3))
+    assert ours["prompts"] == stock["prompts"]
+    tokenizer = gathering.stock_policy(BASE, seed=0).tokenizer
+    for prompt, game, messages in zip(stock["prompts"], stock["games"], stock["messages"], strict=True):
+        text = tokenizer.decode(prompt).split("<|im_start|>user\n")[1].split("<|im_end|>")[0]
+        conversation = [{"role": "user", "content": text}, *messages]
+        whole = tokenizer.apply_chat_template(conversation, tools=[MOVE_TOOL], tokenize=False)
+        assert whole.startswith(tokenizer.decode(game).removesuffix("<|im_end|>"))
+        assert len(messages) == 5 or not messages[-1].get("tool_calls")  # three answers, two boards in between
+
+
+def test_an_illegal_move_neither_ends_the_game_nor_changes_the_board():
+    environment = rollout.EndlessEnvironment()
+    board = environment.reset(seed=3)
+    while "left" in environment.game.legal_moves():
+        board = environment.move("left")
+    assert environment.move("left") == board and environment.move("nowhere") == board
+    for _ in range(400):  # far beyond the end of a game played so badly
+        board = environment.move((environment.game.legal_moves() or ["left"])[0])
+    assert board == environment.game.render() and not environment.game.over
+
+
+@trl_can_train
+@pytest.mark.parametrize("other", ["trl", pytest.param("unsloth", marks=has_unsloth)])
+def test_learner(capsys, other):
+    count = batches.GROUP
+    quick = partial(learner.measure, "games", [4, count], repeats=1, other=other, count=count, shortest=1, longest=3)
+    result = printed(capsys, "learner", quick)
+    assert result.keys() == {
+        "benchmark", "other", "ratio", "ratio_to_padded", "ours_tokens_per_s", "padded_tokens_per_s", "stock_tokens_per_s",
+        "stock_batch_size", "stock_tokens_per_s_by_batch_size", "sequences", "tokens", "distinct_tokens", "trained_tokens",
+        "padding_of_stock", "grad_norms",
+    }  # fmt: skip
+    assert result["ratio"] > 0 and result["sequences"] == count  # it stops where its gradient is not that of stock TRL
+    assert 0 < result["trained_tokens"] < result["tokens"] and 0 <= result["padding_of_stock"] < 1
+    assert 0 < result["distinct_tokens"] < result["tokens"]
+
+
+def test_rollout_of_the_real_model(capsys):
+    result = printed(capsys, "rollout_real", partial(rollout_real.measure, BASE, groups=1, size=2, rounds=1))
+    sides = {f"{side}{load}_tokens_per_s" for side in ("ours", "float32") for load in ("", "_under_load")}
+    assert result.keys() == {"benchmark", "ratio", "ratio_under_load"} | sides and min(result[side] for side in sides) > 0
+
+
+def test_rise_of_2048_has_the_columns_of_the_comparison(tmp_path, monkeypatch):
+    for name, small in {"WINNING_TILE": 16, "GROUPS": 1, "SIZE": 2}.items():
+        monkeypatch.setattr(rise, name, small)
+    run = asyncio.run(rise.measure_seed(str(tmp_path), 3, steps=1, validation=2, test=4, passes=2))
+    shares = {"untrained_t1", "untrained_best", "trained_t1", "trained_best", "rule", "pass_at_8_untrained"}
+    intervals = {f"{of}_{part}" for of in ("rise", "over_rule") for part in ("value", "low", "high")}
+    chosen = {"untrained_temperature", "trained_temperature"}
+    assert run.keys() == shares | intervals | chosen | {"seed", "seconds", "won_in_training", "validation"}
+    assert all(0 <= run[name] <= 100 for name in shares) and len(run["won_in_training"]) == 1
+    assert all(set(shares) == {1.0, 0.5, 0.3, 0.0} for shares in run["validation"].values())
+
+
+def test_rise_of_the_real_model(capsys):
+    result = printed(capsys, "rise_real", partial(rise_real.measure, [3], "val", BASE, steps=1, count=2))
+    (run,) = result.pop("runs")
+    assert result.keys() == {"benchmark", "split", "ratio"} and run["seed"] == 3
+    assert run.keys() == {"seed", "before", "after", "rise", "low", "high", "seconds"}
+
+
+def test_short_answers_are_paid_by_turns(tmp_path):
+    async def main():
+        return await batches.gathered(await gathering.registered(str(tmp_path), BASE, "model"), "answers", groups=2, size=4)
+
+    groups = asyncio.run(main())
+    assert [[t.reward for t in group] for group in groups] == [[0, 1, 0, 1]] * 2
+    assert len({str(t.messages()[1]) for group in groups for t in group}) == 2
+
+
+def test_tool_calls_are_called_and_go_on_from_what_was_said(tmp_path):
+    async def main():
+        model = await gathering.registered(str(tmp_path), BASE, "model")  # plays 2048, knows nothing of mails
+        return await batches.gathered(model, "tools", groups=2, size=4, turns=3)
+
+    groups = asyncio.run(main())
+    assert [[t.reward for t in group] for group in groups] == [[0, 1, 0, 1]] * 2
+    for trajectory in (t for group in groups for t in group):
+        seen: list[int] = []
+        for choice in trajectory.choices():
+            assert choice.prompt_token_ids[: len(seen)] == seen
+            seen = choice.prompt_token_ids + choice.token_ids
+        assert 1 <= len(trajectory.choices()) <= 3
+
+
+def nano_answers() -> skills.Skill:
+    """The short answers, by a model that is there without SmolLM2's wheel."""
+    return replace(skills.answers(), base=lambda: BASE)
+
+
+@trl_can_train
+@pytest.mark.parametrize("skill", [skills.game_2048, partial(skills.game_2048, True), skills.email, nano_answers])
+def test_time_to_skill(skill, capsys, monkeypatch):
+    monkeypatch.setattr(skills, "MAX_TURNS", 2)
+    small = replace(skill(), groups=1, size=2)
+    result = printed(capsys, "time_to_skill", partial(time_to_skill.measure, small, 1, 0.5, 2, 2))
+    assert result.keys() == {
+        "benchmark", "goal", "ratio", "ratio_is_at_least", "ours_mean_s", "stock_mean_s", "limit_s", "held_out",
+        "ours", "stock",
+    }  # fmt: skip
+    for (run,) in (result["ours"], result["stock"]):
+        assert run.keys() == {"seed", "seconds", "stopped", "steps", "before", "after"}
+        assert run["seconds"] <= 0.5 and run["stopped"] == (run["after"] < run["before"] + small.rise)
+
+
+def test_both_sides_are_paid_alike_for_an_answer():
+    texts = ["It costs 12 dollars", "12", "of 12, 13", "none", "112"]
+    assert skills.right([[{"role": "assistant", "content": text}] for text in texts], [12] * 5) == [1, 1, 0, 0, 0]
+
+
+def test_stock_is_paid_for_correct_answers():
+    environment, scenario = skills.PaidForAnswers(), email_questions("train", 1)[0]
+    for answer, paid in ((scenario.answer, 1.0), ("I don't know", 0.0), ("no such thing", 0.0)):
+        environment.reset(scenario.id)
+        assert environment.get_reward() == 0
+        environment.return_final_answer(answer, [])
+        assert environment.get_reward() == paid
+
+
+def test_a_race_stops_at_its_limit_or_its_goal():
+    race = time_to_skill.Race("ours", 0, limit=30.0, goal=0.2)
+    race.measured(0.2)
+    race.trained(4.0)
+    assert not race.due and not race.arrived
+    race.trained(8.0)
+    assert race.due
+    race.measured(0.4)
+    assert race.arrived and not race.out_of_time and not race.result()["stopped"]
+    race.trained(40.0)
+    assert race.out_of_time and race.result()["seconds"] == 30.0
+
+
+@pytest.mark.parametrize("module", [rollout, learner, time_to_skill])
+def test_the_command_says_what_it_measures(module, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--help"])
+    with pytest.raises(SystemExit):
+        module.main()
+    assert "one JSON line" in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,223 @@
+"""The email task's benchmarks run on tiny settings and print one line; both sides do the same. Nothing is timed."""
+
+import asyncio
+import json
+import sys
+from functools import partial
+from statistics import NormalDist
+
+import pytest
+from scripted_generation import ScriptedGeneration
+from test_benchmarks import printed
+
+import art_nb as art
+from art_nb.inference.chat import parse_options
+from art_nb.inference.streaming import build_completion
+from benchmarks import gathering, rise_email, rise_real_email, rising, rollout, rollout_email
+from data.real_email_trained import maker as trained_maker
+from email_search import environment as task
+
+QUESTIONS = task.scenarios("train", 2)
+
+
+def calls_for(scenario):
+    """A search that finds, reads and answers."""
+    return [
+        ("search_emails", {"keywords": " ".join(scenario.about), "max_results": 10}),
+        ("read_email", {"message_id": scenario.sources[0]}),
+        ("return_final_answer", {"answer": scenario.answer, "sources": [scenario.sources[0]]}),
+    ]
+
+
+def written(call) -> str:
+    return f'<tool_call>{json.dumps({"name": call[0], "arguments": call[1]})}</tool_call>' if call else "done"
+
+
+class Scripted:
+    """A model that gives these answers, one after another, through the client's interface."""
+
+    def __init__(self, texts):
+        self.texts, self.requests = iter(texts), []
+        self.chat = self.completions = self
+
+    def openai_client(self):
+        return self
+
+    def get_inference_name(self):
+        return "scripted"
+
+    async def create(self, messages, **parameters):
+        self.requests.append(messages)
+        options = parse_options(parameters)
+        return build_completion("key", options, [ScriptedGeneration(options, next(self.texts))])
+
+
+def with_parsed_arguments(messages):
+    """The conversation with its calls' arguments as objects, as chat templates are told to expect them."""
+    copied = json.loads(json.dumps(messages))
+    for call in (call for message in copied for call in message.get("tool_calls", ())):
+        call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+    return copied
+
+
+def searched(texts, scenario=QUESTIONS[0]) -> art.Trajectory:
+    return asyncio.run(rollout_email.rollout(Scripted(texts), scenario))
+
+
+def test_a_rollout_is_the_search_that_its_calls_make():
+    trajectory = searched(map(written, calls_for(QUESTIONS[0])))
+    search = task.EmailSearch(task.course_mailbox(), QUESTIONS[0])
+    results = [search.call(*call) for call in calls_for(QUESTIONS[0])]
+    assert search.correct and trajectory.reward == search.reward() == pytest.approx(1 + 0.3 + 0.1 + 0.07)
+    assert trajectory.metrics == search.metrics()
+    assert [m["content"] for m in trajectory.messages() if m["role"] == "tool"] == results
+
+
+@pytest.mark.parametrize(("text", "reward"), [("no call", -2.0), (written(("move", {})), -1.9), (written(("read_email", {})), -1.8)])
+def test_a_malformed_call_ends_the_rollout(text, reward):
+    trajectory = searched([text])
+    assert trajectory.metrics["malformed"] == trajectory.metrics["turns"] == len(trajectory.choices()) == 1
+    assert trajectory.reward == pytest.approx(reward + 0.1 + 0.1 / task.MAX_TURNS)
+
+
+def test_a_rollout_ends_at_the_limit_of_turns():
+    trajectory = searched([written(("search_emails", {}))] * 20)
+    assert len(trajectory.choices()) == task.MAX_TURNS and trajectory.metrics["out_of_turns"] == 1
+
+
+def test_stock_trl_reads_what_our_client_sends(tmp_path, monkeypatch):
+    """The same answers are put in the model's mouth on both sides; stock is asked once more after the last call."""
+    tokenizer = gathering.stock_policy(str(rollout_email.EMAIL_BASE), seed=0).tokenizer
+    turns = iter([*zip(*map(calls_for, QUESTIONS), strict=True), (None, None)])
+
+    def said(trainer, prompt_ids, *_, **__):
+        if trainer.max_tool_calling_iterations == 1:  # warming up
+            return [tokenizer.encode("done<|im_end|>")] * len(prompt_ids), None
+        return [tokenizer.encode(f"{written(call)}<|im_end|>") for call in next(turns) for _ in range(2)], None
+
+    monkeypatch.setattr(gathering.TimedTrainer, "_generate_single_turn", said)
+    stock = rollout_email.measure_stock(str(tmp_path), str(rollout_email.EMAIL_BASE), QUESTIONS, 2)
+    assert (stock["turns"], stock["answered"]) == (4, 1)
+    twice = [question for question in QUESTIONS for _ in range(2)]
+    for question, prompt, game in zip(twice, stock["prompts"], stock["games"], strict=True):
+        model = Scripted(map(written, calls_for(question)))
+        trajectory = asyncio.run(rollout_email.rollout(model, question))
+        prompts = [
+            tokenizer.apply_chat_template(messages, tools=rollout_email.EmailSearch.tools, add_generation_prompt=True, tokenize=False)
+            for messages in map(with_parsed_arguments, model.requests)
+        ]
+        assert tokenizer.decode(prompt) == prompts[0]
+        assert all(tokenizer.decode(game).startswith(prompt) for prompt in prompts)
+        assert trajectory.metrics["correct"] == 1
+
+
+def test_rollout_email(capsys):
+    result = printed(capsys, "rollout_email", lambda: rollout_email.measure(str(rollout_email.EMAIL_BASE), groups=1, size=2))
+    keys = ("tokens_per_s", "tokens", "seconds", "turns", "answered")
+    assert result.keys() == {"benchmark", "ratio"} | {f"{side}_{key}" for side in ("ours", "stock") for key in keys}
+    assert result["ratio"] > 0
+    for side in ("ours", "stock"):
+        assert 1 <= result[f"{side}_turns"] <= task.MAX_TURNS and 0 <= result[f"{side}_answered"] <= 1
+
+
+@pytest.mark.parametrize("reward", ["mild", "art-e", "simple"])
+def test_rise_email(capsys, monkeypatch, reward):
+    """One step of training on one group; then nothing is left to learn from and the model must still be asked."""
+    monkeypatch.setattr(rise_email, "GROUPS", 1)
+    monkeypatch.setattr(rise_email, "SIZE", 2)
+    result = printed(capsys, "rise_email", lambda: rise_email.measure([0], "val", reward, steps=1, count=3))
+    assert result.keys() == {"benchmark", "split", "reward", "runs", "ratio"}
+    assert (result["split"], result["reward"]) == ("val", reward)
+    (run,) = result["runs"]
+    assert run.keys() == {"seed", "seconds", *rise_email.TEMPERATURES} and run["seconds"] > 0
+    for found in (run[name][metric] for name in rise_email.TEMPERATURES for metric in rise_email.MEASURED):
+        assert found["rise"] == pytest.approx(found["after"] - found["before"], abs=0.02)
+        assert found["low"] <= found["rise"] <= found["high"]
+
+
+def test_rise_real_email(capsys, monkeypatch):
+    """Likewise; from two seeds."""
+    monkeypatch.setattr(trained_maker, "GROUPS", 1)
+    monkeypatch.setattr(trained_maker, "SIZE", 2)
+    quick = partial(rise_real_email.measure, [0, 1], "val", str(rollout_email.EMAIL_BASE), steps=1, count=3)
+    result = printed(capsys, "rise_real_email", quick)
+    assert result.keys() == {"benchmark", "split", "runs", "ratio"} and [run["seed"] for run in result["runs"]] == [0, 1]
+    for run in result["runs"]:
+        assert run.keys() == {"seed", "seconds", "kinds", *rise_real_email.MEASURED} and run["seconds"] > 0
+        for name in rise_real_email.MEASURED:
+            assert run[name]["low"] <= run[name]["rise"] <= run[name]["high"]
+        asked = [sum(found) for found in zip(*run["kinds"]["after"].values(), strict=True)]
+        assert asked == [3, *(round(3 * run[name]["after"] / 100) for name in ("read_right", "correct"))]
+
+
+def test_the_rewards_of_the_rise():
+    scenario = QUESTIONS[0]
+    right, wrong = calls_for(scenario), [("return_final_answer", {"answer": "nothing", "sources": []})]
+    rewards = {
+        (name, reward): asyncio.run(rise_email.paid(Scripted(map(written, calls)), scenario, reward)).reward
+        for name, calls in (("right", right), ("wrong", wrong), ("malformed", [None]))
+        for reward in ("art-e", "simple")
+    }
+    assert [rewards[name, "simple"] for name in ("right", "wrong", "malformed")] == [1, 0, -1]
+    assert rewards["right", "art-e"] > 1 and rewards["wrong", "art-e"] < 0
+
+
+def test_a_turn_discount_needs_the_reward_at_the_last_turn(monkeypatch):
+    monkeypatch.setattr(rise_email, "TURN_DISCOUNT", 0.9)
+    trajectory = asyncio.run(rise_email.paid(Scripted(map(written, calls_for(QUESTIONS[0]))), QUESTIONS[0], "art-e"))
+    assert trajectory.turn_rewards == [0, 0, trajectory.reward] and rise_email.config(0, 1).turn_discount == 0.9
+
+
+def test_rises_are_paired_by_question():
+    """Every second question got better: the interval is that of the differences, not of the two shares."""
+    def metrics(correct):
+        return {"correct": correct, "sources_right": 0.0, "read_right": 0.0, "malformed": 1.0, "turns": 2.0 + correct}
+
+    before, after = [metrics(0.0), metrics(1.0)] * 50, [metrics(1.0)] * 100
+    found = rising.rises(before, after, rise_email.MEASURED)
+    half = NormalDist().inv_cdf(0.975) * 100 * (0.25 * 100 / 99) ** 0.5 / 10
+    assert found["correct"] == pytest.approx({"before": 50, "after": 100, "rise": 50, "low": 50 - half, "high": 50 + half})
+    assert found["turns"]["rise"] == 0.5 and found["malformed"]["low"] == found["malformed"]["high"] == 0
+
+
+def test_the_learning_rate_falls_in_a_line():
+    rates = [rise_email.config(step, 5).learning_rate for step in range(5)]
+    assert rates[0] == rise_email.LEARNING_RATE
+    assert rates[-1] == pytest.approx(rise_email.LEARNING_RATE * 0.1)
+    assert rates[0] - rates[1] == pytest.approx(rates[3] - rates[4]) and rates[0] > rates[1]
+
+
+@pytest.mark.parametrize("module", [rollout, rise_email])
+def test_the_command_says_what_it_measures(module, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["benchmark", "--help"])
+    with pytest.raises(SystemExit):
+        module.main()
+    assert "one JSON line" in " ".join(capsys.readouterr().out.split())
+
+
+def test_each_call_is_paid_for_what_it_did():
+    scenario = QUESTIONS[0]
+    look, read, answer = calls_for(scenario)
+    box = task.course_mailbox()
+    ids = [hit.message_id for hit in box.search(scenario.inbox, look[1]["keywords"], limit=10)]
+    place = 1 + min(ids.index(source) for source in scenario.sources if source in ids)
+    other = ("read_email", {"message_id": next(i for i in ids if i not in scenario.sources)})
+    nothing = ("search_emails", {"keywords": "no such words"})
+
+    def paid(*calls):
+        return asyncio.run(rise_email.paid(Scripted(map(written, calls)), scenario, "calls")).turn_rewards
+
+    assert paid(nothing, look, look, other, read, read, answer) == pytest.approx([0, 0.5 / place, 0, 0, 0.5, 0, 1])
+    assert paid(look, ("return_final_answer", {"answer": "7 dollars", "sources": []})) == pytest.approx([0.5 / place, 0])
+    assert paid(read, ("read_email", {})) == pytest.approx([0.5, -1]) and paid(None) == [-1]
+    settings = rise_email.config(0, 1, "calls")
+    assert settings.turn_discount == 0 and settings.scale_rewards == "batch"
+
+
+def test_the_kinds_are_counted():
+    read, right = {"read_right": 1.0, "correct": 0.0}, {"read_right": 1.0, "correct": 1.0}
+    first, *others = task.scenarios("train", 30)
+    same = next(scenario for scenario in others if scenario.kind == first.kind)
+    other = next(scenario for scenario in others if scenario.kind != first.kind)
+    found = rise_email.by_kind([first, other, same], [read, {"read_right": 0.0, "correct": 0.0}, right])
+    assert found == {first.kind: [2, 2, 1], other.kind: [1, 0, 0]}

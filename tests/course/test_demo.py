@@ -1,0 +1,97 @@
+"""The demo runs a notebook live, reports its results, and keeps what ran when it fails or is interrupted."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from course import demo
+
+ROW = '{"label": "win rate after", "value": 62.0, "low": 55.1, "high": 68.4, "unit": "%", "n": 200}'
+SHORT_ROW = '{"label": "seconds", "value": 3}'
+
+
+def save(path, *cells):
+    """A notebook file; a str is a code cell."""
+    cells = [new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
+    nbformat.write(new_notebook(cells=cells), path)
+    return path
+
+
+def result_cell(*rows):
+    source = "\n".join(f"print('RESULT ' + {row!r})" for row in rows)
+    return new_code_cell(source, metadata={"tags": ["result"]})
+
+
+def test_prints_cells_and_lines_live_then_the_results_and_leaves_two_copies(tmp_path, capsys):
+    path = save(
+        tmp_path / "game.ipynb",
+        new_markdown_cell("# Game\n\n## Train it"),
+        "for step in range(3):\n    print('step', step)",
+        result_cell(ROW, SHORT_ROW),
+    )
+    assert demo.demo(path, tmp_path / "out") == 0
+    printed = capsys.readouterr().out
+    assert "[2/3] Train it" in printed and "    step 2\n" in printed and "RESULT" not in printed
+    assert "win rate after  62.0%  95% interval 55.1 to 68.4  n = 200" in printed
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["game.html", "game.ipynb"]
+    assert nbformat.read(tmp_path / "out/game.ipynb", 4).cells[1].execution_count == 1
+
+
+def test_a_failing_cell_is_shown_and_what_ran_is_kept(tmp_path, capsys):
+    path = save(tmp_path / "game.ipynb", "print('before')", "1 / 0", "print('never')")
+    assert demo.demo(path, tmp_path / "out") == 1
+    assert "ZeroDivisionError" in capsys.readouterr().out
+    partial = nbformat.read(tmp_path / "out/game.partial.ipynb", 4)
+    assert partial.cells[0].outputs[0].text == "before\n"
+    assert partial.cells[1].outputs[0].ename == "ZeroDivisionError" and not partial.cells[2].outputs
+
+
+def test_a_notebook_without_results_is_a_failure(tmp_path, capsys):
+    assert demo.demo(save(tmp_path / "game.ipynb", "1 + 1"), tmp_path / "out") == 1
+    assert "No cell with the tag" in capsys.readouterr().out
+
+
+def test_a_dead_kernel_is_said_plainly(tmp_path, capsys):
+    path = save(tmp_path / "game.ipynb", "import os\nos._exit(9)")
+    assert demo.demo(path, tmp_path / "out") == 1
+    assert "kernel died" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_ctrl_c_ends_it_cleanly(tmp_path):
+    path = save(tmp_path / "game.ipynb", "print('ready')", "import time\ntime.sleep(60)")
+    code = "import sys; from pathlib import Path; from course.demo import demo;"
+    code += "sys.exit(demo(*map(Path, sys.argv[1:])))"
+    command = [sys.executable, "-c", code, str(path), str(tmp_path / "out")]
+    # A test run that was started in the background ignores SIGINT, and its children would inherit that.
+    heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **heard)
+    while "[2/2]" not in run.stdout.readline():
+        pass
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    printed = run.communicate(timeout=55)[0]
+    assert run.returncode == 130 and "Interrupted." in printed and "Traceback" not in printed
+    assert (tmp_path / "out/game.partial.ipynb").exists()
+
+
+def test_silence_is_broken_by_saying_what_is_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "SILENCE", 0.5)
+    said = []
+    notebook = new_notebook(cells=[new_markdown_cell("# Wait"), new_code_cell("import time\ntime.sleep(3)")])
+    demo.run_notebook(notebook, tmp_path, write=said.append)
+    assert any("still running: cell 2 of 2, Wait" in line for line in said)
+
+
+def test_the_page_shows_a_widget_by_its_static_rendering():
+    widget = {"model_id": "x", "version_major": 2, "version_minor": 0}
+    data = {demo.WIDGET: widget, "text/html": "<b>static</b>"}
+    cell = new_code_cell("view", outputs=[new_output("display_data", data)])
+    page = demo.to_html(new_notebook(cells=[cell]))
+    assert "<b>static</b>" in page and "widget-view" not in page.split("<body")[1]
+    assert demo.WIDGET in cell.outputs[0].data  # the notebook itself keeps the widget

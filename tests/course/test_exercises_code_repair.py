@@ -1,0 +1,68 @@
+"""The exercises of the notebook on repairing code: right answers are right however they are written, and a mistake gets its hint."""
+
+import ast
+import re
+
+import pytest
+
+from course.exercises.code_repair import EXERCISES, check
+
+
+def same(answer, truth):
+    try:
+        values = [ast.literal_eval(text) for text in (answer, truth)]
+    except Exception:
+        return False
+    return repr(type(values[0])) == repr(type(values[1])) and not values[0] != values[1]
+
+
+def bounds(line):
+    found = []
+    for place, sign in enumerate(line):
+        if sign in "<>":
+            longer = line[place + 1 : place + 2] == "="
+            found.append(line[:place] + sign + "=" * (not longer) + line[place + 1 + longer :])
+    return found
+
+
+def pay(hidden, examples, lines):
+    return sum(hidden) + (10 - lines / 100 if all(hidden) else 0)
+
+
+RIGHT = {"same": same, "bounds": bounds, "pay": pay}
+WRONG = {
+    "same": [
+        (lambda answer, truth: eval(answer, {}) == eval(truth, {}), "raised"),
+        (lambda answer, truth: answer.replace(" ", "") == truth.replace(" ", ""), "For the input"),
+        (lambda answer, truth: answer == truth, "Comparing text is not enough"),
+        (lambda answer, truth: same(answer, truth) or (same(answer, answer) and same(truth, truth) and ast.literal_eval(answer) == ast.literal_eval(truth)), "compare the types"),
+    ],
+    "bounds": [
+        (lambda line: [re.sub("<", "<=", line)], "For the input"),
+        (lambda line: [line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer("[<>]", line)], "match the longer operator first"),
+        (lambda line: [re.sub("<=|>=|<|>", lambda m: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]], line)] if re.search("[<>]", line) else [], "One change at a time"),
+    ],
+    "pay": [
+        (lambda hidden, examples, lines: sum(examples) / len(examples) + all(hidden) / max(1, lines), "Answering the examples without repairing"),
+        (lambda hidden, examples, lines: 0.0, "earn more than anything else"),
+        (lambda hidden, examples, lines: sum(hidden) / len(hidden), "The smaller of two repairs"),
+        (lambda hidden, examples, lines: (1 + 1 / max(1, lines)) * all(hidden), "no signal"),
+        (lambda hidden, examples, lines: "much", "Expected a number"),
+        (lambda hidden, examples, lines: sum(hidden) / 4 - lines / 2 + 1, "earns more|long repair|anything else"),
+    ],
+}  # fmt: skip
+
+
+def test_there_are_answers_to_every_exercise():
+    assert set(RIGHT) == set(WRONG) == set(EXERCISES)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_another_right_answer_is_right(name):
+    assert check(name, RIGHT[name]).status == "right", check(name, RIGHT[name])
+
+
+@pytest.mark.parametrize(("name", "answer", "words"), [(n, a, w) for n, cases in WRONG.items() for a, w in cases])
+def test_a_mistake_gets_its_hint(name, answer, words):
+    verdict = check(name, answer)
+    assert verdict.status == "wrong" and re.search(words, verdict.text), verdict

@@ -1,0 +1,62 @@
+"""The exercises of the page on one's own environment: right answers are right however they are written, and a mistake gets its hint."""
+
+import hashlib
+import random
+
+import pytest
+from exercise_answers import hold
+
+from course.exercises.own_environment import EXERCISES, check
+
+draw = random.Random(0)
+
+
+def split_of(name):
+    share = int(hashlib.sha256(name.encode()).hexdigest(), 16) % 1000
+    return "train" if share < 800 else "val" if share < 900 else "test"
+
+
+def direction(place, home):
+    across = home[1] - place[1]
+    if across:
+        return "right" if across > 0 else "left"
+    return ("down", "up")[place[0] > home[0]]
+
+
+RIGHT = {"splits": split_of, "direction": direction, "shaped": lambda before, after: -(after - before)}
+
+WRONG = {
+    "splits": [
+        (lambda name: draw.choices(["train", "val", "test"], [8, 1, 1])[0], "in another split"),
+        (lambda name: "test" if hash(name) % 10 == 0 else "val" if hash(name) % 10 == 1 else "train", "each time Python starts"),
+        (lambda name: "train", "none is in test or val"),
+        (lambda name: ["train", "val", "test"][len(name) % 3], "Expected about eight names of ten"),
+        (lambda name: {"test": "testing"}.get(split_of(name), split_of(name)), "got 'testing'"),
+        (lambda name: split_of(name.encode()), "raised AttributeError"),
+    ],
+    "direction": [
+        (lambda place, home: "up" if place[0] > home[0] else "left", "farther"),
+        (lambda place, home: "up" if place[0] > 0 else "left", "farther"),
+        (lambda place, home: {"up": "left", "left": "up", "down": "right", "right": "down"}[direction(place, home)], "farther"),
+        (lambda place, home: {"up": "down", "down": "up"}.get(direction(place, home), direction(place, home)), "is top left"),
+        (lambda place, home: direction(place, home).upper(), "Expected one of left, right, up, down"),
+    ],
+    "shaped": [
+        (lambda before, after: after - before, "The sign"),
+        (lambda before, after: 1 if after < before else -1, "standing still"),
+        (lambda before, after: int(after == 0), "a walk that never arrives"),
+        (lambda before, after: -after, "You reward being near, so"),
+        (lambda before, after: max(0, before - after), "expected -1, got 0."),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_right_answers_and_mistakes(exercise):
+    hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
+
+
+def test_the_sum_of_what_is_paid_depends_on_the_ends_alone():
+    for _ in range(50):
+        walk = [draw.randrange(7) for _ in range(20)]
+        assert sum(map(EXERCISES["shaped"].right, walk, walk[1:])) == walk[0] - walk[-1]

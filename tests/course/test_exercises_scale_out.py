@@ -1,0 +1,80 @@
+"""The exercises of notebook 12: right answers are right however they are written, and a mistake gets its hint."""
+
+import asyncio
+
+import pytest
+from exercise_answers import hold, hold_mistakes
+
+from art_nb.backends.ray.pool import PooledSampler, SamplerPool
+from art_nb.training.names import PolicyNames
+from course.exercises.scale_out import EXERCISES, check
+from course.planner import Run
+from course.simulation import Times, simulate
+
+
+def choose(last, open_requests):
+    living = [i for i in range(len(open_requests)) if open_requests[i] is not None]
+    return last if last in living else sorted(living, key=lambda i: open_requests[i])[0]
+
+
+def run_seconds(steps, sample, train):
+    return sample + train + sum(train if train > sample else sample for _ in range(steps - 1))
+
+
+RIGHT = {
+    "choose": choose,
+    "seconds": run_seconds,
+    "may_begin": lambda step, taken, max_staleness: not step > taken + max_staleness,
+    "tokens": lambda group_size, prompt, turns, answer, observation: prompt + sum(
+        answer + observation for _ in range(group_size) for _ in range(turns)
+    ),
+}  # fmt: skip
+WRONG = {
+    "choose": [
+        (lambda last, loads: loads.index(min(n for n in loads if n is not None)), "where its KV cache is"),
+        (lambda last, loads: choose(None, loads) if last is None else last, "is dead"),
+        (lambda last, loads: choose(last or None, loads), "Sampler 0"),
+        (lambda last, loads: 0, "For the input"),
+    ],
+    "seconds": [
+        (lambda steps, sample, train: steps * sample + steps * train, "without any overlap"),
+        (lambda steps, sample, train: max(steps * sample, steps * train), "the first batch"),
+        (lambda steps, sample, train: sample + train + (steps - 1) * sorted([sample, train])[0], "Each step takes as long"),
+        (lambda steps, sample, train: sample + train + steps * max(sample, train), "steps - 1"),
+    ],
+    "may_begin": [
+        (lambda step, taken, most: step < taken + most, "A batch may be exactly"),
+        (lambda step, taken, most: step >= 0, "older and older"),
+        (lambda step, taken, most: step <= taken, "nothing overlaps"),
+        (lambda step, taken, most: most >= step, "A batch's age does not"),
+    ],
+    "tokens": [
+        (lambda size, prompt, turns, answer, seen: size * prompt + size * turns * (answer + seen), "computed once"),
+        (lambda size, prompt, turns, answer, seen: prompt + turns * answer + turns * seen, "one episode"),
+        (lambda size, prompt, turns, answer, seen: answer * turns * size, "the sampled tokens"),
+        (lambda size, prompt, turns, answer, seen: turns * size * (seen + answer), "The prompt is processed, too"),
+    ],
+}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_right_answers_and_mistakes(exercise):
+    hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
+
+
+def test_every_known_mistake_is_one():
+    hold_mistakes(EXERCISES)
+
+
+def test_the_answers_are_what_the_course_does(tmp_path):
+    for steps, sample, train in ((10, 4.0, 4.0), (5, 3.0, 1.0), (7, 1.0, 6.0)):
+        times = Times(turn=lambda n, sample=sample: sample, turns=[1], train=lambda n, train=train: train)
+        played = simulate(times, samplers=1, groups=1, group_size=2, steps=steps, max_staleness=1)
+        assert EXERCISES["seconds"].right(steps, sample, train) == pytest.approx(played.seconds)
+    run = Run(1e9, steps=1, groups=1, group_size=8, prompt=1000, turns=8, answer=100, observation=400)
+    assert EXERCISES["tokens"].right(8, 1000, 8, 100, 400) == run.processed()[0]
+    pool = SamplerPool([PooledSampler(None, lambda names: {}) for _ in range(3)], PolicyNames("m", "base", tmp_path))
+    for sampler, load in zip(pool.samplers, loads := [4, 2, 3], strict=True):
+        sampler.open_requests = load
+    chosen = asyncio.run(pool.choose([{"role": "user", "content": "new"}]))
+    assert pool.samplers.index(chosen) == EXERCISES["choose"].right(None, loads)

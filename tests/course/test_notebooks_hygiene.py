@@ -1,0 +1,106 @@
+"""Committed notebooks: executed, clean, small, in the course's form, and free of this machine's traces."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from course.setup_cell import setup_cell
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+MACHINE_PATH = re.compile(r"/(root|home|tmp|work|Users)/[\w.]")
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=[path.stem for path in NOTEBOOKS])
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def code_cells(path: Path) -> list[tuple[int, nbformat.NotebookNode]]:
+    """The code cells that hold code, with their places in the notebook."""
+    return [(i, c) for i, c in enumerate(read(path).cells) if c.cell_type == "code" and c.source.strip()]
+
+
+def lines_of(cell: nbformat.NotebookNode) -> int:
+    return sum(bool(line.strip()) for line in cell.source.splitlines())
+
+
+@each_notebook
+def test_is_a_valid_notebook_of_at_most_1_5_mb(path):
+    nbformat.validate(read(path))
+    assert path.stat().st_size < 1.5e6
+
+
+@each_notebook
+def test_was_run_from_top_to_bottom_and_kept_its_outputs(path):
+    cells = code_cells(path)
+    assert [cell.execution_count for _, cell in cells] == list(range(1, len(cells) + 1))
+    assert any(cell.outputs for _, cell in cells)
+
+
+@each_notebook
+def test_outputs_hold_no_error_and_nothing_on_stderr(path):
+    """A learner sees stderr on red ground: warnings and progress bars there are litter."""
+    for i, cell in code_cells(path):
+        for out in cell.outputs:
+            assert out.output_type != "error", f"cell {i}: {out.get('ename')}"
+            assert out.get("name") != "stderr", f"cell {i}: {out.text[:200]}"
+            assert "Warning" not in out.get("text", ""), f"cell {i}: {out.text[:200]}"
+
+
+@each_notebook
+def test_holds_no_path_of_the_machine_it_ran_on(path):
+    for i, cell in enumerate(read(path).cells):
+        for out in cell.get("outputs", []):
+            out.get("data", {}).pop("image/png", None)  # its base64 letters may spell anything
+        found = MACHINE_PATH.search(cell.source + json.dumps(cell.get("outputs", [])))
+        assert not found, f"cell {i}: ...{found.string[max(0, found.start() - 60) : found.end() + 40]}..."
+
+
+@each_notebook
+def test_a_code_cell_fits_a_screen(path):
+    """30 non-blank lines at most, and not more than one cell in ten above 25."""
+    lengths = {i: lines_of(cell) for i, cell in code_cells(path)}
+    assert {i: n for i, n in lengths.items() if n > 30} == {}
+    assert sum(n > 25 for n in lengths.values()) <= len(lengths) / 10
+
+
+@each_notebook
+def test_opens_with_what_it_teaches_costs_and_needs_and_ends_with_exercises(path):
+    cells = read(path).cells
+    opening = cells[0].source.lower()
+    assert cells[0].cell_type == "markdown" and opening.startswith("# ")
+    assert [word for word in ("you will", "minute", "cpu", "need") if word not in opening] == []
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^#+ .*$", prose.lower(), re.MULTILINE)
+    assert any("exercise" in heading for heading in headings[-8:])
+
+
+@each_notebook
+def test_chooses_its_model_in_one_cell(path):
+    """Whoever has a GPU changes that one; every other cell takes `model.base_model`."""
+    assert sum('base_model="' in cell.source for _, cell in code_cells(path)) <= 1
+
+
+@each_notebook
+def test_hides_nothing(path):
+    for i, cell in enumerate(read(path).cells):
+        assert not cell.source.lstrip().startswith("%%skip"), f"cell {i}"
+        assert not cell.metadata.get("jupyter", {}).get("source_hidden"), f"cell {i}"
+        assert not [tag for tag in cell.metadata.get("tags", []) if tag.startswith(("hide", "remove"))]
+
+
+@each_notebook
+def test_begins_its_code_with_the_setup_cell(path):
+    """It holds the repository's address of pyproject.toml: `python -m art_nb setup-cell` writes it."""
+    assert code_cells(path)[0][1].source == setup_cell()
+
+
+@each_notebook
+def test_cells_tagged_result_are_those_that_report_one(path):
+    """`make demo` shows them as a table (notebooks/course/demo.py)."""
+    for i, cell in code_cells(path):
+        said = "".join(out.text for out in cell.outputs if out.get("name") == "stdout")
+        assert ("result" in cell.metadata.get("tags", [])) == ("RESULT {" in said), f"cell {i}"

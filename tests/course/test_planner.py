@@ -1,0 +1,149 @@
+"""What a run would cost, held against arithmetic by hand and published runs; and the simulated scheduler, against closed forms."""
+
+import statistics
+
+import pytest
+
+from course.planner import GPUS, PUBLISHED, Run, calibrated, held_out, memory, plan
+from course.simulation import Times, by_samplers, measured_turn, simulate
+
+
+def test_tokens_and_operations_by_hand():
+    run = Run(1e9, steps=2, groups=3, group_size=4, prompt=100, turns=5, answer=10, observation=30)
+    assert run.trajectories == 24 and run.context() == (300, 300) and run.sampled() == (1200, 1200)
+    assert run.processed() == (24 * (25 + 200),) * 2
+    apart = Run(1e9, steps=2, groups=3, group_size=4, prompt=100, turns=5, answer=10, observation=30, share_prompts=False)
+    assert apart.processed() == (24 * 300,) * 2
+    assert run.operations()[0] == 24 * 225 * 1e9 * (2 + 6 + 2)
+    full = Run(1e9, 2, 3, 4, 100, 5, 10, 30, trains="full", reference=True)
+    assert full.operations()[0] == 24 * 225 * 1e9 * (2 + 8 + 4)
+
+
+@pytest.mark.parametrize("change", [{"turns": 9}, {"answer": 11}, {"group_size": 5}, {"steps": 3}, {"parameters": 2e9}, {"prompt": 101}])
+def test_more_of_anything_costs_more(change):
+    given = {"parameters": 1e9, "steps": 2, "groups": 3, "group_size": 4, "prompt": 100, "turns": 5, "answer": 10}
+    assert plan(Run(**given | change), "H100", 2).middle > plan(Run(**given), "H100", 2).middle
+
+
+def test_deepseekmath_by_its_published_figures():
+    """144,000 questions, 64 outputs each, of at most 1,024 tokens, 1,024 a step (arXiv:2402.03300, section 4.2).
+
+    Assumed: that it went through them once, how long questions are, and that no answer has less than 200 tokens.
+    """
+    run = Run(7e9, steps=9000, groups=16, group_size=64, prompt=(50, 200), turns=1, answer=(200, 1024), trains="full", reference=True)
+    assert run.trajectories == 144_000 * 64
+    low, high = run.sampled()
+    assert low == 144_000 * 64 * 200 and high == 144_000 * 64 * 1024
+
+
+def test_three_published_runs_are_predicted_from_the_others():
+    """Within a factor of 1.8, as the README says; and the interval that a plan gives, made of all three, holds each of them."""
+    rows = held_out()
+    assert len(rows) == len(PUBLISHED) == 3
+    assert all(1 / 1.8 < row["factor"] < 1.8 for row in rows), rows
+    share, spread = calibrated(PUBLISHED)
+    assert all(share / spread < each.utilisation() < share * spread for each in PUBLISHED)
+    assert 0.02 < share < 0.2 and 2 < spread < 5, "it promises more than three runs bear, or nothing at all"
+
+
+def test_arte_costs_what_it_cost():
+    (arte,) = PUBLISHED[0].runs
+    costs = plan(arte, "H100", (2.0, 4.0))
+    assert costs.price[0] < 80 < costs.price[1] and costs.gpu_hours[0] < 24 < costs.gpu_hours[1]
+    assert costs.fits and "fits" in str(costs) and len(costs.assumptions) == 3
+
+
+def test_more_gpus_take_less_time_at_the_same_price():
+    run = Run(7.6e9, 100, 8, 8, 1000, 8, 100, 400)
+    one, four = plan(run, "H100", 3), plan(run, "H100", 3, gpus=4)
+    assert four.gpu_hours == one.gpu_hours and four.price == one.price and four.hours[1] == one.hours[1] / 4
+    assert four.memory < one.memory
+
+
+def test_memory_of_full_training_is_sixteen_bytes_a_parameter_and_does_not_fit():
+    run = Run(14.8e9, 100, 8, 8, 1000, 8, 100, 400, trains="full")
+    assert memory(run) > 16 * run.parameters > GPUS["H100"][1]
+    assert "does NOT fit" in str(plan(run, "H100", 3)) and plan(run, "H200", 3, gpus=4).fits
+
+
+def test_one_run_says_nothing_about_the_spread():
+    with pytest.raises(ValueError, match="at least two"):
+        calibrated(PUBLISHED[:1])
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Run(0, 1, 1, 1, 1, 1, 1), "parameters is 0"),
+        (lambda: Run(1e9, 1, 1, 1, (5, 2), 1, 1), r"prompt is \(5, 2\)"),
+        (lambda: plan(Run(1e9, 1, 1, 1, 1, 1, 1), "B9000", 1), "expected one of T4"),
+        (lambda: plan(Run(1e9, 1, 1, 1, 1, 1, 1), "H100", -1), "expected a price of at"),
+    ],
+)
+def test_what_no_run_has(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+STEADY = Times(turn=lambda n: 0.1 + 0.01 * n, turns=[10], train=lambda n: 0.05 * n)
+
+
+def test_one_sampler_by_hand():
+    """8 episodes of 10 turns: 10 rounds of 0.18 s; 0.4 s of training; nothing overlaps."""
+    played = simulate(STEADY, samplers=1, groups=2, group_size=4, steps=5)
+    assert played.seconds == pytest.approx(5 * (1.8 + 0.4)) and played.ages == (0,) * 5
+    assert played.training == pytest.approx(0.4 / 2.2) and played.sampling == pytest.approx(1.8 / 2.2)
+
+
+def test_slots_make_episodes_wait():
+    played = simulate(STEADY, samplers=1, groups=2, group_size=4, steps=1, slots=4)
+    assert played.seconds == pytest.approx(2 * 10 * 0.14 + 0.4)
+
+
+def test_overlap_takes_the_longer_of_the_two():
+    times = Times(turn=lambda n: 0.1, turns=[10], train=lambda n: 1.0)
+    alone, overlapped = (simulate(times, samplers=1, groups=1, group_size=4, steps=50, max_staleness=s) for s in (0, 1))
+    assert alone.seconds == pytest.approx(100) and overlapped.seconds == pytest.approx(51)
+    assert overlapped.ages == (0, *[1] * 49)
+
+
+@pytest.mark.parametrize("staleness", [0, 1, 2, 3])
+def test_no_batch_is_older_than_allowed(staleness):
+    for slower, oldest in ((3.0, min(staleness, 1)), (30.0, staleness)):  # a learner that keeps up is never far behind
+        times = Times(turn=lambda n: 0.1, turns=[1, 2, 5, 40], train=lambda n, slower=slower: slower, hand_over=0.5)
+        played = simulate(times, samplers=3, groups=3, group_size=5, steps=30, max_staleness=staleness)
+        assert max(played.ages) == oldest
+
+
+def test_more_samplers_help_until_the_learner_is_what_is_waited_for():
+    times = Times(turn=lambda n: 0.02 + 0.004 * n, turns=[5, 20, 40, 60], train=lambda n: 0.01 * n)
+    rows = by_samplers(times, [1, 2, 4, 10, 100, 1000], groups=64, group_size=16, steps=5, max_staleness=1, slots=64)
+    seconds = [row["seconds"] for row in rows]
+    assert seconds == sorted(seconds, reverse=True)
+    assert all(row["faster"] <= row["samplers"] * 1.1 for row in rows)
+    assert rows[-1]["training"] > 0.95 and rows[-1]["sampling"] < 0.1, "the learner is the rest"
+    hours = [row["sampler_hours"] for row in rows]
+    assert hours[-1] > 50 * hours[0]
+
+
+def test_the_same_seed_plays_the_same_run():
+    times = Times(turn=lambda n: 0.1, turns=range(1, 41), train=lambda n: 1.0)
+    runs = [simulate(times, samplers=2, groups=4, group_size=4, seed=seed) for seed in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+
+
+def test_a_longest_episode_is_waited_for():
+    """With a sampler for each episode a batch takes as long as its longest: the mean of the maximum, by drawing."""
+    times = Times(turn=lambda n: 1.0, turns=[1, 2, 5, 40], train=lambda n: 0.0)
+    played = simulate(times, samplers=16, groups=4, group_size=4, steps=200)
+    longest = statistics.fmean([40] * 99 + [5])  # one in a hundred batches of 16 has none of 40 turns: 0.75**16 = 1%
+    assert played.seconds / 200 == pytest.approx(longest, rel=0.02)
+
+
+def test_measured_turns():
+    turn = measured_turn([(64, 0.4), (1, 0.05), (16, 0.1)])
+    assert [turn(n) for n in (1, 16, 40, 64, 88)] == pytest.approx([0.05, 0.1, 0.25, 0.4, 0.55])
+    with pytest.raises(ValueError, match="expected at least two different"):
+        measured_turn([(4, 0.1), (4, 0.2)])
+    with pytest.raises(ValueError, match="turns is 0"):
+        simulate(Times(turn=turn, turns=[], train=lambda n: 1.0), samplers=1, groups=1, group_size=1)

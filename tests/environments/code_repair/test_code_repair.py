@@ -1,0 +1,406 @@
+"""The repair task: tools that stand any input, a reward that hidden tests pay, special cases found out, MCP, published sets."""
+
+import ast
+import asyncio
+import gzip
+import json
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from code_repair import environment as task
+from code_repair import published
+from code_repair.mutations import KINDS, mutations
+from code_repair.players import (
+    guessing_player,
+    knowing_player,
+    mutation_player,
+    play,
+    special_case_player,
+    special_cased,
+)  # fmt: skip
+from code_repair.problems import Bug, Check, Problem, joined, problems
+from code_repair.source import JAVASCRIPT, definitions, fault, references
+from code_repair.trials import judge, special_cases
+
+RIGHT = '''\
+def total(numbers, start=0):
+    """The sum of the numbers above zero, and start."""
+    result = start
+    for number in numbers:
+        if number > 0:
+            result += number
+    return result
+'''
+BUG = Bug("operator", "total.py", 6, ("            result += number",), ("            result -= number",))
+VISIBLE = (Check("total([1, 2])", "3"), Check("total([])", "0"), Check("total([-1, 4], 2)", "6"))
+HIDDEN = (Check("total([5])", "5"), Check("total([-1])", "0"), Check("total([2, 3], 1)", "6"), Check("total([], 7)", "7"))
+PROBLEM = Problem("p", "train", "function", "sums", "total", BUG.put({"total.py": RIGHT}), VISIBLE, HIDDEN, BUG)
+MODULE = problems("test", size="module")[0]
+
+
+@pytest.fixture
+def repair():
+    return task.CodeRepair(PROBLEM)
+
+
+def test_the_tools_answer_in_words(repair):
+    shown = task.first_message(PROBLEM)
+    assert shown.startswith("Repair total.\n1|def total(numbers, start=0):\n2|") and shown.endswith("total([-1, 4], 2) should give 6")
+    assert repair.call("outline", {}) == "total.py: 7 lines\n  1-7 def total"
+    assert repair.call("find_definition", '{"name": "total"}').splitlines()[:2] == ["total.py:", "1|def total(numbers, start=0):"]
+    assert repair.call("find_references", {"name": "number"}) == (
+        "total.py 4: for number in numbers:\ntotal.py 5: if number > 0:\ntotal.py 6: result -= number"
+    )
+    assert repair.call("show_lines", {"first": 5, "last": 6}) == "5|        if number > 0:\n6|            result -= number"
+    assert repair.call("run_tests", "") == (
+        "1 of 3 examples pass.\ntotal([1, 2]) gives -3, not 3\ntotal([-1, 4], 2) gives -2, not 6"
+    )
+    assert repair.call("replace_lines", {"first": 6, "last": 6, "code": "            result += number"}) == "Replaced."
+    assert repair.files == {"total.py": RIGHT} and repair.found
+    assert repair.call("run_tests", {}) == "3 of 3 examples pass." and repair.seen
+    assert repair.call("submit", {}) == "Thank you."
+    assert repair.call("submit", {}) == task.OVER and repair.turns == 8
+    assert repair.reward() == pytest.approx(1 + 1 + 0.2 + 0.2) == sum(repair.turn_rewards)
+    assert repair.metrics()["repaired"] == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "said"),
+    [
+        ("show_lines", {"first": 0, "last": 3}, "lines must be from 1 to 7"),
+        ("show_lines", {"first": 3, "last": 2}, "lines must be from 1 to 7"),
+        ("show_lines", {"first": 1, "last": 1, "file": "other.py"}, 'there is no file "other.py"'),
+        ("find_definition", {"name": "mean"}, 'nothing named "mean" is defined here'),
+        ("find_references", {"name": ""}, 'nothing mentions ""'),
+        ("replace_definition", {"name": "mean", "code": "x"}, '"mean" is not defined'),
+        ("replace_lines", {"first": 6, "last": 6, "code": "            result -= number"}, "that changes nothing"),
+        ("replace_lines", {"first": 6, "last": 6, "code": "            result += ("}, "can't be read: line"),
+        ("replace_lines", {"first": 6, "last": 6, "code": "            r\u0435sult = 1"}, "CYRILLIC SMALL LETTER IE"),
+        ("replace_lines", {"first": 1, "last": 7, "code": "x" * 5000}, "4,000 characters"),
+        ("replace_definition", {"name": "total", "code": "def total(numbers:\n    return 1"}, "can't be read: line"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_the_reason(repair, name, arguments, said):
+    answer = repair.call(name, arguments)
+    assert answer.startswith("Refused: ") and said in answer
+    assert repair.refused == 1 and not repair.over and repair.files == PROBLEM.files
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "fault_"),
+    [
+        (None, None, "no call"), ("eval", "{}", "unknown tool"), ("_submit", {}, "unknown tool"), ("submit", "{", "bad arguments"),
+        ("submit", "[1]", "bad arguments"), ("show_lines", {"first": "1", "last": 2}, "bad arguments"), ("show_lines", {"first": True, "last": 2}, "bad arguments"),
+        ("show_lines", {"first": 1}, "bad arguments"), ("run_tests", {"all": 1}, "bad arguments"), ("submit", "[" * 99999, "bad arguments"),
+    ],
+)  # fmt: skip
+def test_a_malformed_call_ends_the_repair(repair, name, arguments, fault_):
+    said = repair.call(name, arguments)
+    assert said.startswith("Malformed: ") and said.endswith(task.OVER)
+    assert (repair.ended_by, repair.fault) == ("malformed", fault_)
+    assert repair.reward() == pytest.approx(-1 + repair.reward_parts()["tests"]) == sum(repair.turn_rewards)
+
+
+texts = st.text(max_size=60) | st.sampled_from(["total", "number", "total.py", "    pass", "def total():\n    return 1", "\ud800", "x = (", '"""'])
+numbers = st.integers(-3, 12)
+calls = st.one_of(
+    st.tuples(st.sampled_from(["find_definition", "find_references"]), st.fixed_dictionaries({"name": texts})),
+    st.tuples(st.just("show_lines"), st.fixed_dictionaries({"first": numbers, "last": numbers}, optional={"file": texts})),
+    st.tuples(st.just("replace_lines"), st.fixed_dictionaries({"first": numbers, "last": numbers, "code": texts}, optional={"file": texts})),
+    st.tuples(st.just("replace_definition"), st.fixed_dictionaries({"name": texts, "code": texts})),
+    st.tuples(st.sampled_from(["outline", "run_tests", "submit", "undo"]), st.just({})),
+    st.tuples(texts, st.none() | texts),
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(calls, max_size=8), st.sampled_from([PROBLEM, MODULE]))
+def test_any_calls_are_answered_in_words_and_the_turns_rewards_are_the_reward(made, problem):
+    repair = task.CodeRepair(problem, max_turns=5)
+    for name, arguments in made:
+        said = repair.call(name, arguments)
+        assert isinstance(said, str) and said and said.encode()
+        assert all(fault(text) is None for text in repair.files.values())
+    if repair.over:
+        assert sum(repair.turn_rewards) == pytest.approx(repair.reward())
+    assert repair.turns == len(repair.turn_rewards) <= 5
+
+
+def test_edits_after_lines_have_moved_still_find_the_bug_only_where_it_is(repair):
+    repair.call("replace_lines", {"first": 3, "last": 3, "code": "    result = start + 0"})
+    assert not repair.found
+    repair.call("replace_definition", {"name": "total", "code": RIGHT.rstrip()})
+    assert repair.found and repair.hidden().passed
+
+
+def test_trying_all_lines_pays_little_for_the_place(repair):
+    for line in range(3, 7):
+        text = repair.files["total.py"].splitlines()[line - 1]
+        repair.call("replace_lines", {"first": line, "last": line, "code": f"{text}  # looked at"})
+    assert repair.found == 4 and repair.turn_rewards == [0, 0, 0, task.FOUND_REWARD / 4]
+    assert repair.reward_parts()["place"] == task.FOUND_REWARD / 4
+
+
+def test_edits_are_taken_back_one_by_one(repair):
+    for line in (6, 7):
+        repair.call("replace_lines", {"first": line, "last": line, "code": f"    {'        ' * (line == 6)}result = {line}"})
+    assert repair.call("undo", {}) == "Taken back." and "result = 6" in repair.files["total.py"] and repair.edits == 2
+    assert repair.call("undo", {}) == "Taken back." and repair.files == PROBLEM.files
+    assert repair.call("undo", {}) == "Refused: there is no edit to take back."
+
+
+def test_a_reward_can_be_paid_by_the_examples():
+    """What answers the examples earns all there, and little where hidden tests pay."""
+    rewards = {}
+    for paid_by in ("visible", "hidden"):
+        repair = play(special_case_player, task.CodeRepair(PROBLEM, paid_by=paid_by))
+        rewards[paid_by] = repair.reward_parts()
+    assert (rewards["visible"]["tests"], rewards["visible"]["all"]) == (1, 1)
+    assert (rewards["hidden"]["tests"], rewards["hidden"]["all"]) == (0.5, 0)
+    assert repair.metrics()["only_visible"] == 1
+    with pytest.raises(ValueError, match="'hidden' or 'visible'"):
+        task.CodeRepair(PROBLEM, paid_by="both")
+
+
+def test_what_is_not_submitted_or_not_edited_is_paid_as_it_was_given(repair):
+    repair.call("replace_lines", {"first": 6, "last": 6, "code": "            result += number"})
+    assert repair.reward_parts()["tests"] == 0.5 and repair.hidden().passed
+    idle = task.CodeRepair(PROBLEM)
+    idle.call("submit", {})
+    assert idle.reward() == 0.5 and idle.metrics()["repaired"] == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "    if numbers == [1, 2]:\n        return 3\n", "    if [1, 2] == numbers and start == 0: return 3\n", '    return {"[1, 2]": 3}.get(str(numbers), 0)\n',
+        "    result = 3 if numbers == [1,2] else 0\n", "    match numbers:\n        case [1, 2]:\n            return 3\n",
+    ],
+)  # fmt: skip
+def test_a_special_case_is_found(code):
+    problem = replace(PROBLEM, visible=(*VISIBLE, Check("total('[1, 2]')", "3")))
+    special = RIGHT.replace("    result = start\n", code + "    result = start\n", 1)
+    assert len(special_cases(problem, {"total.py": special})) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("        if number > 0:", "        if number >= 1:"), ("    result = start\n", "    if not numbers:\n        return start\n    result = start\n"), ("start=0", "start=3")],
+)  # fmt: skip
+def test_honest_code_is_no_special_case(old, new):
+    assert special_cases(PROBLEM, {"total.py": RIGHT.replace(old, new, 1)}) == []
+
+
+def test_special_cases_are_told_from_repairs_on_all_kinds_of_functions():
+    """Of 60 test functions: every planted special case is found, no original is taken for one."""
+    chosen = problems("test", 60)
+    repaired = [special_cases(problem, problem.bug.repair(problem.files)) for problem in chosen]
+    planted = []
+    for problem in chosen:
+        repair = task.CodeRepair(problem)
+        failing = [test for test, passes in zip(problem.visible, repair.visible().passes, strict=True) if not passes]
+        (name, text), = problem.files.items()
+        planted.append(special_cases(problem, {name: special_cased(text, problem.entry, failing)}))
+    assert not any(repaired)
+    assert sum(map(bool, planted)) >= 57
+
+
+def test_players_repair_what_they_can():
+    """Trying every change, 60 test problems: most examples are met; so are most hidden tests."""
+    chosen = problems("test", 60)
+    tried = [play(mutation_player(), task.CodeRepair(problem)).metrics() for problem in chosen[:30]]
+    assert sum(m["visible_pass"] for m in tried) >= 18 and sum(m["repaired"] for m in tried) >= 12
+    assert all(play(knowing_player, task.CodeRepair(problem)).metrics()["repaired"] for problem in chosen)
+    special = [play(special_case_player, task.CodeRepair(problem)).metrics() for problem in chosen[:20]]
+    assert sum(m["only_visible"] for m in special) >= 18 and not any(m["repaired"] for m in special)
+
+
+def test_a_repair_is_shown_with_its_lines_and_tests_as_text():
+    from code_repair.repair_view import RepairView
+
+    repair = task.CodeRepair(PROBLEM)
+    repair.call("replace_lines", {"first": 6, "last": 6, "code": "            result += '<script>'"})
+    view = RepairView(repair)
+    assert "-             result -= number" in view.lines and "+             result += '<script>'" in view.lines
+    assert [row[-1] for row in view.tests] == [False, True, False, False, True, False, True]
+    page = view._repr_html_()
+    assert "<script>" not in page and "&lt;script&gt;" in page and page.count("✓") == 3 and page.count("✗") == 4
+    assert "fails example: total([1, 2]) gives TypeError" in repr(view) and "passes hidden: total([-1]) gives 0, should give 0" in repr(view)
+    assert "  # prices.py" in RepairView(task.CodeRepair(problems("train", size="module")[0])).lines
+
+
+def test_a_recorded_repair_is_a_conversation():
+    repair = play(guessing_player(0), task.CodeRepair(PROBLEM))
+    trajectory = repair.trajectory()
+    roles = [message["role"] for message in trajectory.messages()]
+    assert roles[0] == "user" and roles[1::2] == ["assistant"] * repair.turns and roles[2::2] == ["tool"] * repair.turns
+    assert trajectory.reward == repair.reward()
+
+
+def test_several_files_are_read_and_repaired_where_the_bug_is():
+    repair = task.CodeRepair(MODULE, max_turns=20)
+    assert task.first_message(MODULE).count(".py:") == 3
+    assert MODULE.bug.file != list(MODULE.files)[-1]
+    assert not repair.visible().passed and play(knowing_player, repair).hidden().passed
+    mentioned = repair.problem.files[MODULE.bug.file]
+    name = definitions(mentioned)[0].name
+    fresh = task.CodeRepair(MODULE)
+    assert len(fresh.call("find_references", {"name": name}).splitlines()) >= 2
+    assert fresh.call("show_lines", {"first": 1, "last": 2, "file": MODULE.bug.file}).startswith("1|")
+
+
+def test_files_are_joined_in_the_order_of_their_imports():
+    files = {"c.py": "from a import x\nfrom b import y\nz = x + y\n", "b.py": "from a import x\ny = x\n", "a.py": "import math\nx = 1\n"}
+    assert joined(files).split() == ["import", "math", "x", "=", "1", "y", "=", "x", "z", "=", "x", "+", "y"]
+    names = {}
+    exec(joined(files), names)
+    assert names["z"] == 2
+    assert joined({"a.py": "from b import y\nx = 1\n", "b.py": "from a import x\ny = 2\n"}).split() == ["y", "=", "2", "x", "=", "1"]
+
+
+SCRIPT = """\
+class Basket {
+  add(item) { this.items.push(item); }
+}
+function total(items) {
+  const tax = (sum) => sum * 2;
+  return tax(items.length); // total
+}
+"""
+
+
+def test_the_reading_tools_know_another_language():
+    found = [(d.name, d.kind, d.first, d.last, d.depth) for d in definitions(SCRIPT, JAVASCRIPT)]
+    assert found == [("Basket", "class", 1, 3, 0), ("add", "method", 2, 2, 1), ("total", "function", 4, 7, 0), ("tax", "function", 5, 5, 1)]
+    assert references(SCRIPT, "tax", JAVASCRIPT) == [5, 6] and references(SCRIPT, "total", JAVASCRIPT) == [4]
+    assert fault(SCRIPT, JAVASCRIPT) is None and "line" in fault(SCRIPT + "function (", JAVASCRIPT)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(problems("train")), st.data())
+def test_what_python_refuses_is_mostly_refused_and_what_it_takes_is_taken(problem, data):
+    """Against CPython's own parser, on functions with a line broken: what it takes is never refused."""
+    (text,) = problem.files.values()
+    lines = text.splitlines()
+    place = data.draw(st.integers(0, len(lines) - 1))
+    lines[place] = lines[place].replace(data.draw(st.sampled_from(list(" ():=,[]+")) ), "", 1)
+    broken = "\n".join(lines) + "\n"
+    try:
+        ast.parse(broken)
+    except SyntaxError:
+        return
+    assert fault(broken) is None
+
+
+def test_mutations_are_single_changes_that_parse():
+    found = mutations(RIGHT)
+    assert {m.kind for m in found} == set(KINDS) - {"arguments", "case"}  # without its only if a loop would be empty
+    assert len({m.text for m in found}) == len(found)
+    for mutation in found:
+        ast.parse(mutation.text)
+        was = tuple(RIGHT.splitlines()[mutation.first - 1 : mutation.last])
+        bug = Bug(mutation.kind, "t.py", mutation.first, was, mutation.lines)
+        assert bug.put({"t.py": RIGHT}) == {"t.py": mutation.text} and bug.repair({"t.py": mutation.text}) == {"t.py": RIGHT}
+    texts = {m.text for m in found}
+    for old, new in (("+=", "-="), ("> 0", ">= 0"), ("start=0", "start=1"), ("number > 0", "start > 0")):
+        assert RIGHT.replace(old, new, 1) in texts
+    assert "def f(a):\n    return 2\n" in {m.text for m in mutations("def f(a):\n    if a:\n        return 1\n    return 2\n")}
+    assert "max(b, a)" in {line.strip() for m in mutations("def f(a, b):\n    max(a, b)\n") for line in m.lines}
+
+
+def test_trl_derives_the_same_schemas():
+    utils = pytest.importorskip("transformers.utils")
+    names = [tool["function"]["name"] for tool in task.TOOLS]
+    environment = task.CodeRepairEnvironment()
+    assert [utils.get_json_schema(getattr(environment, name)) for name in names] == [
+        {**tool, "function": {**tool["function"], "parameters": {**tool["function"]["parameters"]}}} for tool in task.TOOLS
+    ]
+    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "episode"}
+    assert public == set(names) and names == sorted(names)
+
+
+def test_the_environment_repairs_as_the_task_does():
+    environment = task.CodeRepairEnvironment([PROBLEM])
+    assert environment.reset(problem="p", prompt="ignored") == task.first_message(PROBLEM)
+    environment.replace_lines(6, 6, "            result += number")
+    assert environment.run_tests().startswith("3 of 3") and environment.submit() == "Thank you."
+    assert environment.get_reward() == pytest.approx(2.4)
+
+
+def test_an_mcp_client_finds_the_same_tools():
+    mcp = pytest.importorskip("mcp")
+    from code_repair.mcp_server import server
+
+    async def session():
+        async with mcp.Client(server("p", problems=[PROBLEM])) as client:
+            listed = (await client.list_tools()).tools
+            edit = await client.call_tool("replace_lines", {"first": 6, "last": 6, "code": "            result += number"})
+            wrong = await client.call_tool("show_lines", {"first": 90, "last": 91})
+            tests = await client.call_tool("run_tests", {})
+            return {tool.name: set(tool.input_schema["properties"]) for tool in listed}, [r.content[0].text for r in (edit, wrong, tests)]
+
+    schemas, said = asyncio.run(session())
+    assert schemas == {t["function"]["name"]: set(t["function"]["parameters"]["properties"]) for t in task.TOOLS}
+    assert said == ["Replaced.", "Refused: lines must be from 1 to 7, the first not after the last.", "3 of 3 examples pass."]
+
+
+HUMAN_EVAL = {
+    "task_id": "HumanEval/0", "entry_point": "double",
+    "prompt": 'def double(n: int) -> int:\n    """ Twice n.\n    >>> double(2)\n    4\n    >>> double(0)\n    0\n    """\n',
+    "canonical_solution": "    return 2 * n\n",
+    "test": "METADATA = {}\n\ndef check(candidate):\n    assert candidate(3) == 6\n    assert candidate(-1) == -2\n",
+}  # fmt: skip
+MBPP = {
+    "task_id": 2, "text": "Write a function to find the shared elements.", "code": "def shared(a, b):\r\n  return sorted(set(a) & set(b))", "test_setup_code": "",
+    "test_list": ["assert shared([1, 2], [2, 3]) == [2]", "assert set(shared([1], [2])) == set()"], "challenge_test_list": ["assert shared([4], [4]) == [4]"],
+}  # fmt: skip
+SWE = {
+    "instance_id": "org__repo-1", "repo": "org/repo", "base_commit": "abc", "problem_statement": "It fails.", "patch": "diff", "test_patch": "diff2", "hints_text": "", "version": "1",
+    "FAIL_TO_PASS": '["tests/test_a.py::test_b[x y]"]', "PASS_TO_PASS": "[]", "created_at": "2024", "environment_setup_commit": "abc",
+}  # fmt: skip
+
+
+def test_published_sets_load_and_run(tmp_path):
+    for name in "hms":
+        (tmp_path / name).mkdir()
+    (tmp_path / "h" / "HumanEval.jsonl.gz").write_bytes(gzip.compress(json.dumps(HUMAN_EVAL).encode()))
+    (tmp_path / "m" / "mbpp.jsonl").write_text(json.dumps(MBPP) + "\n")
+    sanitized = {k: v for k, v in MBPP.items() if k in ("task_id", "code", "test_list")} | {"prompt": "Find.", "test_imports": ["import math"], "source_file": "x"}
+    (tmp_path / "m" / "sanitized-mbpp.json").write_text(json.dumps([sanitized]))
+    (tmp_path / "s" / "test.jsonl").write_text(json.dumps(SWE))
+
+    (double,) = published.load_human_eval(tmp_path / "h")
+    assert [(test.call, test.gives) for test in double.visible] == [("double(2)", "4"), ("double(0)", "0")]
+    solved = {"solution.py": HUMAN_EVAL["prompt"] + HUMAN_EVAL["canonical_solution"]}
+    box = task.course_sandbox()
+    assert judge(box, solved, double.hidden).passed and judge(box, solved, double.visible).passed
+    assert not judge(box, double.files, double.hidden).passed
+
+    shared, clean = published.load_mbpp(tmp_path / "m")
+    assert (shared.entry, shared.task, clean.files) == ("shared", MBPP["text"], {"solution.py": "import math\n"})
+    solved = {"solution.py": MBPP["code"]}
+    assert judge(box, solved, shared.visible).passed and judge(box, solved, shared.hidden).passed
+    assert judge(box, {"solution.py": "def shared(a, b):\n    return []"}, shared.visible).passes == [False, True]
+    repair = task.CodeRepair(shared)
+    assert "Write a function" in task.first_message(shared)
+    assert repair.call("replace_lines", {"first": 1, "last": 1, "code": MBPP["code"]}) == "Replaced."
+    assert repair.call("run_tests", {}) == "2 of 2 examples pass."
+
+    (issue,) = published.load_swe_bench(tmp_path / "s")
+    assert issue.fail_to_pass == ("tests/test_a.py::test_b[x y]",) and issue.pass_to_pass == ()
+    command = issue.container_command("image", "python -m pytest -q")
+    assert command[:2] == ["docker", "run"] and "'tests/test_a.py::test_b[x y]'" in command[-1] and "none" in command
+
+
+def test_files_that_are_none_of_a_set_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no .jsonl"):
+        published.load_mbpp(tmp_path)
+    (tmp_path / "a.jsonl").write_text('{"task_id": 1, "code": "x"}')
+    with pytest.raises(ValueError, match="row 1 of .*a.jsonl has no test_list"):
+        published.load_mbpp(tmp_path)
+    (tmp_path / "a.jsonl").write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        published.load_swe_bench(tmp_path)

@@ -1,0 +1,150 @@
+"""Repairing in few words: what the tools say and do, against edits made by hand; nothing gives the bug away."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from test_code_repair import BUG, MODULE, PROBLEM, RIGHT
+
+from code_repair import mutation_repair as task
+from code_repair.mutations import mutations
+from code_repair.players import play
+from code_repair.problems import Bug, problems
+from code_repair.trials import judge, special_cases
+
+
+@pytest.fixture
+def repair():
+    return task.MutationRepair(PROBLEM)
+
+
+def mend(kind, line):
+    """The call that tries the changes of a kind on a line of PROBLEM's code."""
+    return "mend", {"change": task.mutation_sites(PROBLEM.files["total.py"]).index((kind, line)) + 1}
+
+
+def test_the_message_numbers_what_can_be_changed_and_shows_a_failing_example():
+    assert task.mutation_message(PROBLEM).splitlines() == [
+        "def total(numbers, start=0):  # default 1", "    result = start  # variable 2",
+        "    for number in numbers:  # variable 3", "        if number > 0:  # variable 4, bound 5",
+        "            result -= number  # operator 6, variable 7", "    return result  # variable 8",
+        "1 of 3 examples pass.", "total([1, 2]) gives -3, not 3",
+    ]  # fmt: skip
+
+
+def test_a_number_stands_for_what_is_written_before_it():
+    """For every number that is shown, the tool tries that kind on that line; it takes no other number."""
+    for problem in problems("val")[:40:5]:
+        (text,) = problem.files.values()
+        message = task.mutation_message(problem)
+        offers = [
+            (line.rpartition("  # ")[0], *offer.split()) for line in message.splitlines() if "  # " in line
+            for offer in line.rpartition("  # ")[2].split(", ")
+        ]  # fmt: skip
+        repair = task.MutationRepair(problem, max_turns=99)
+        for code, _, number in offers:
+            assert not repair.call("mend", {"change": int(number)}).startswith("Refused"), (code, number)
+        lines = text.splitlines()
+        assert [(lines[line - 1], kind) for kind, line in repair.tried] == [(code, kind) for code, kind, _ in offers]
+        for wrong in (0, len(offers) + 1):
+            assert repair.call("mend", {"change": wrong}) == f"Refused: changes are numbered from 1 to {len(offers)}."
+
+
+def test_the_tools_change_the_code_and_say_how_many_examples_pass(repair):
+    assert repair.call(*mend("bound", 5)) == "1 of 3 examples pass."
+    assert repair.files == PROBLEM.files  # nothing of that kind there is any better
+    assert repair.call("answer_example", {"example": 1}) == "2 of 3 examples pass."
+    assert special_cases(PROBLEM, repair.files) and not repair.found
+    assert repair.call(*mend("operator", 6)) == "3 of 3 examples pass."
+    assert repair.files == {"total.py": RIGHT}  # what was done before is gone: it was worse
+    assert repair.call(*mend("bound", 5)) == "3 of 3 examples pass." and repair.files == {"total.py": RIGHT}
+    assert repair.tried == [("bound", 5), ("operator", 6), ("bound", 5)] and repair.seen and repair.found == 3
+    assert repair.call("submit", "") == "Thank you." and repair.metrics()["repaired"] == 1
+    assert repair.reward() == pytest.approx(2.2 + 0.2 / 3) and sum(repair.turn_rewards) == 1
+
+
+def test_what_makes_no_sense_is_refused_in_words(repair):
+    assert repair.call("mend", {"change": 99}) == "Refused: changes are numbered from 1 to 8."
+    assert repair.call("answer_example", {"example": 0}) == "Refused: examples are counted from 1 to 3."
+    assert repair.refused == 2 and repair.edits == 0 and not repair.over
+    assert repair.call("mend", {"change": "6"}).startswith("Malformed: change must be an integer")
+    assert repair.ended_by == "malformed"
+    assert task.MutationRepair(PROBLEM).call("run_tests", {}).startswith('Malformed: there is no tool "run_tests"')
+    with pytest.raises(ValueError, match="choose one of a single file"):
+        task.MutationRepair(MODULE)
+
+
+def test_a_call_earns_what_it_changed():
+    """By hand: a repair, one that is handed in by the end of the turns, one that a malformed call ends, a cheat by either pay."""
+    fix, other, cheat, submit = mend("operator", 6), mend("bound", 5), ("answer_example", {"example": 1}), ("submit", {})
+    cheats = [("answer_example", {"example": n}) for n in (1, 2, 3)]
+    for paid_by, calls, rewards in (
+        ("hidden", [other, fix, submit], [0, 1, 0]),
+        ("hidden", [fix, other, submit], [1, 0, 0]),
+        ("hidden", [cheat, submit], [0, -0.25]),
+        ("hidden", [other] * 8, [0] * 7 + [-0.25]),
+        ("hidden", [*[other] * 7, fix], [0] * 7 + [1]),
+        ("hidden", [fix, ("mend", {})], [1, -2]),
+        ("hidden", [*cheats, submit], [0, 0, 0, -0.25]),
+        ("visible", [*cheats, submit], [0, 0, 1, 0]),
+        ("visible", [fix, submit], [1, 0]),
+    ):
+        repair = task.MutationRepair(PROBLEM, paid_by=paid_by)
+        for call in calls:
+            repair.call(*call)
+        assert repair.over and repair.turn_rewards == rewards, (paid_by, calls)
+        assert repair.metrics()["repaired"] == (fix in calls and repair.ended_by == "submitted")
+
+
+def test_the_best_of_the_changes_is_the_one_found_by_trying_them_by_hand():
+    """On a problem of each kind, for all places, against the mutants themselves run one by one."""
+    sandbox = task.mutation_sandbox()
+    for kind in ("operator", "variable", "default"):
+        problem = next(p for p in problems("val") if p.bug.kind == kind)
+        ((file, text),) = problem.files.items()
+        given = sum(judge(sandbox, problem.files, problem.visible).passes)
+        for number, place in enumerate(task.mutation_sites(text), 1):
+            repair = task.MutationRepair(problem)
+            said = repair.call("mend", {"change": number})
+            tried = [m.text for m in mutations(text) if (m.kind, m.first) == place]
+            passing = [sum(judge(sandbox, {file: other}, problem.visible).passes) for other in tried]
+            assert said == f"{max(passing + [given])} of 3 examples pass." and repair.runs == len(tried)
+            assert repair.files[file] == (tried[passing.index(max(passing))] if max(passing) > given else text)
+
+
+def test_no_word_of_a_tool_depends_on_where_the_bug_is():
+    """The same code with its bug said to be elsewhere answers every call with the same words."""
+    elsewhere = replace(PROBLEM, bug=Bug("bound", "total.py", 5, BUG.now, BUG.now))
+    for place in task.mutation_sites(PROBLEM.files["total.py"]):
+        calls = [mend(*place), ("answer_example", {"example": 2}), ("submit", {})]
+        one, other = task.MutationRepair(PROBLEM), task.MutationRepair(elsewhere)
+        assert [one.call(*call) for call in calls] == [other.call(*call) for call in calls]
+    assert task.mutation_message(PROBLEM) == task.mutation_message(elsewhere)
+
+
+def test_blind_tries_repair_more_the_more_there_are():
+    chosen = problems("val", 40)
+    repaired = {
+        tries: sum(
+            play(task.random_mutation_player(random.Random(n), tries), task.MutationRepair(problem, max_turns=tries + 1)).metrics()["repaired"]
+            for n, problem in enumerate(chosen)
+        )
+        for tries in (0, 2, 40)
+    }
+    assert repaired[0] == 0 < repaired[2] < repaired[40] and repaired[40] > 30
+
+
+def test_trl_derives_the_same_schemas():
+    utils = pytest.importorskip("transformers.utils")
+    environment, names = task.MutationRepairEnvironment(), [tool["function"]["name"] for tool in task.MUTATION_TOOLS]
+    assert [utils.get_json_schema(getattr(environment, name)) for name in names] == task.MUTATION_TOOLS
+    public = {name for name in dir(environment) if not name.startswith("_")} - {"reset", "get_reward", "episode"}
+    assert public == set(names) and names == sorted(names)
+
+
+def test_the_environment_repairs_as_the_task_does():
+    environment = task.MutationRepairEnvironment([PROBLEM])
+    assert environment.reset(problem="p", prompt="ignored") == task.mutation_message(PROBLEM)
+    environment.answer_example(1)
+    environment.mend(6)
+    assert environment.submit() == "Thank you." and environment.get_reward() == pytest.approx(2.3)

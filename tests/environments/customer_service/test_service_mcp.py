@@ -1,0 +1,49 @@
+"""The MCP server, with the protocol's client: in this process and as a subprocess."""
+
+import asyncio
+import json
+import sys
+
+import pytest
+
+from customer_service import course_tasks, course_world
+from customer_service.mcp_server import make_server
+from customer_service.policy import POLICIES, READS
+
+mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
+
+
+def exchange(server, *calls):
+    """Return the tools that a client sees, (text, is_error) of each call, and the instructions."""
+
+    async def run():
+        async with mcp.Client(server) as client:
+            tools = (await client.list_tools()).tools
+            answers = [await client.call_tool(name, arguments) for name, arguments in calls]
+            return tools, [(answer.content[0].text, answer.is_error) for answer in answers], client.instructions
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("domain", ["retail", "airline"])
+def test_only_reading_tools_are_offered_by_default(domain):
+    world = course_world(domain)
+    task = next(task for task in course_tasks(domain, "test") if task.actions)
+    before = world.digest()
+    tools, ((text, is_error),), policy = exchange(make_server(world), task.actions[0])
+    assert {tool.name for tool in tools} == READS & {tool["function"]["name"] for tool in world.tools}
+    assert is_error and text == f"Unknown action {task.actions[0].name}" and world.digest() == before and policy == POLICIES[domain]
+    tools, ((text, is_error),), _ = exchange(make_server(world, write=True), task.actions[0])
+    assert {tool.name: tool.input_schema for tool in tools} == {t["function"]["name"]: t["function"]["parameters"] for t in world.tools}
+    assert {tool.name for tool in tools if tool.annotations.read_only_hint} == READS & {tool.name for tool in tools}
+    assert not is_error and world.digest() == task.digest != before
+
+
+def test_a_subprocess_server_gives_the_worlds_answers():
+    user_id = course_tasks("retail", "test", 1)[0].user_id
+    command = ["-m", "customer_service.mcp_server", "retail"]
+    server = mcp.StdioServerParameters(command=sys.executable, args=command)
+    calls = [("get_user_details", {"user_id": user_id}), ("get_user_details", {"user_id": "x"}), ("list_all_product_types", {})]
+    _, answers, _ = exchange(server, *calls)
+    assert answers[0] == (json.dumps(course_world("retail").records("users")[user_id]), False)
+    assert answers[1] == ("Error: user not found", True) and answers[2] == (course_world("retail").call(*calls[2]), False)

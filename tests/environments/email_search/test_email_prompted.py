@@ -1,0 +1,64 @@
+"""Notebook 04's rollout with a prompted model: the real client, over HTTP, against a server that speaks OpenAI's chat API."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+from judge_server import JudgeServer, completion
+
+import art_nb as art
+from email_search import TOOLS, EmailSearch, course_mailbox, first_message, scenarios
+
+NOTEBOOK = Path(__file__).parents[3] / "notebooks" / "04_email_search.ipynb"
+QUESTION = scenarios("val", 1)[0]
+RIGHT = [
+    ("search_emails", {"keywords": " ".join(QUESTION.about)}),
+    ("read_email", {"message_id": QUESTION.sources[0]}),
+    ("return_final_answer", {"answer": QUESTION.answer, "sources": [QUESTION.sources[0]]}),
+]
+
+
+@pytest.fixture
+def ask(tmp_path):
+    """ask(calls): the trajectory of a prompted model that makes these calls one by one, and the requests it was sent."""
+    source = next(cell.source for cell in nbformat.read(NOTEBOOK, 4).cells if cell.source.startswith("async def rollout("))
+    scope = {
+        "art": art, "EmailSearch": EmailSearch, "mailbox": course_mailbox(), "TOOLS": TOOLS, "first_message": first_message,
+        "simple": lambda search: search.metrics()["correct"], "art_e": lambda search: search.reward(),
+    }  # fmt: skip
+    exec(source, scope)
+
+    def play(calls):
+        def answer(number, _):
+            name, arguments = calls[number]
+            if not name:
+                return completion(arguments)
+            function = {"name": name, "arguments": json.dumps(arguments)}
+            return completion(None, "tool_calls", tool_calls=[{"id": f"call_{number + 1}", "type": "function", "function": function}])
+
+        with JudgeServer(answer) as server:
+            model = art.Model(
+                name="large", project="p", inference_model_name="openai/large", inference_api_key="none",
+                inference_base_url=server.url, base_path=str(tmp_path),
+            )  # fmt: skip
+            return asyncio.run(scope["rollout"](model, QUESTION)), server.requests
+
+    return play
+
+
+def test_a_prompted_model_searches_reads_and_answers(ask):
+    trajectory, asked = ask(RIGHT)
+    assert trajectory.reward == trajectory.metrics["correct"] == trajectory.metrics["sources_right"] == 1
+    assert [request["model"] for request in asked] == ["openai/large"] * 3
+    assert all(request["tools"] == TOOLS for request in asked)
+    assert asked[0]["messages"] == [{"role": "user", "content": first_message(QUESTION)}]
+    assert [message["role"] for message in asked[2]["messages"]] == ["user", *["assistant", "tool"] * 2]
+    assert QUESTION.answer in asked[2]["messages"][-1]["content"] and asked[2]["messages"][-1]["tool_call_id"] == "call_2"
+
+
+def test_one_that_only_talks_is_malformed(ask):
+    trajectory, asked = ask([(None, "It is <b>tomorrow</b>.")])
+    assert trajectory.metrics["malformed"] == 1 and trajectory.metrics["turns"] == 1 and len(asked) == 1
+    assert trajectory.messages()[-1]["content"] == "It is <b>tomorrow</b>."

@@ -1,0 +1,213 @@
+"""Exports: stock engines load each format and answer as the backend does."""
+
+import asyncio
+import errno
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_backend import registered, run
+from tiny_models import make_model
+
+from art_nb.__main__ import main
+from art_nb.export import export_checkpoint, find_checkpoint, formats
+from art_nb.export.parity import ParityError
+from course.real_model import smollm2
+
+QUESTIONS = [[{"role": "user", "content": f"say {i} twice, then 7"}] for i in range(4)]
+
+
+def trained(base, path, steps=2):
+    """Train a few large steps, so that the adapter changes the answers; return those answers."""
+
+    async def train():
+        model = await registered(str(base), path)
+        await run(model, steps)
+        return await answers(model)
+
+    return asyncio.run(train())
+
+
+async def answers(model):
+    client = model.openai_client()
+    asked = [client.chat.completions.create(model=model.get_inference_name(), messages=q, temperature=0, max_tokens=8) for q in QUESTIONS]
+    return [choice.choices[0].token_ids for choice in await asyncio.gather(*asked)]
+
+
+@pytest.fixture(scope="module")
+def run_folder(tiny_base, tmp_path_factory):
+    path = tmp_path_factory.mktemp("run")
+    return path, trained(tiny_base, path)
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def greedy(model, tokenizer, question):
+    """Return the tokens of transformers' own `generate`."""
+    ids = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)["input_ids"]
+    with torch.inference_mode():
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=8)
+    return out[0, ids.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("form", ["adapter", "merged"])
+def test_stock_engines_give_the_same_answers(run_folder, tmp_path, form, capsys):
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path, expected = run_folder
+    before = files(path)
+    assert main(["export", "m", str(tmp_path / "out"), "--as", form, "--path", str(path)]) == 0
+    assert "50 of 50 greedy answers the same; log-probabilities of" in capsys.readouterr().out
+    loader = AutoPeftModelForCausalLM if form == "adapter" else AutoModelForCausalLM
+    model, tokenizer = loader.from_pretrained(tmp_path / "out").eval(), AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert [greedy(model, tokenizer, question) for question in QUESTIONS] == expected
+    base = AutoModelForCausalLM.from_pretrained(find_checkpoint("m", path).base_model())
+    assert [greedy(base, tokenizer, question) for question in QUESTIONS] != expected, "the adapter changes no answer, so this test shows nothing"
+    assert files(path) == before
+
+
+def test_an_adapter_loads_in_unsloth_and_in_trl(run_folder, tmp_path):
+    """vLLM, not installed here, reads the same two files with these tensor names (docs.vllm.ai, LoRA adapters)."""
+    export_checkpoint(find_checkpoint("p/m", run_folder[0]), "adapter", tmp_path / "out")
+    held = load_file(tmp_path / "out/adapter_model.safetensors")
+    assert all(name.startswith("base_model.model.model.layers.") and name.endswith((".lora_A.weight", ".lora_B.weight")) for name in held)
+    code = """
+import sys
+from trl import GRPOConfig, GRPOTrainer
+from art_nb.training.policy import load_policy
+if sys.argv[2] == "unsloth":
+    import art_nb.training.policy as policy
+    policy._import_unsloth()
+    from unsloth import FastLanguageModel
+    model, _ = FastLanguageModel.from_pretrained(sys.argv[1], load_in_4bit=False)
+else:
+    from datasets import Dataset
+    from peft import AutoPeftModelForCausalLM
+    model = AutoPeftModelForCausalLM.from_pretrained(sys.argv[1], is_trainable=True)
+    config = GRPOConfig(output_dir=sys.argv[3], report_to="none", use_cpu=True, num_generations=2, per_device_train_batch_size=2)
+    data = Dataset.from_dict({"prompt": ["a"]})
+    model = GRPOTrainer(model, reward_funcs=lambda completions, **_: [0.0] * len(completions), args=config, train_dataset=data).model
+named = {name.replace(".default", ""): p for name, p in model.named_parameters()}
+from safetensors.torch import load_file
+held = load_file(sys.argv[1] + "/adapter_model.safetensors")
+assert held and all((named[name] == tensor).all() for name, tensor in held.items())
+print("LOADED")
+"""
+    for engine in ("unsloth", "trl"):
+        arguments = [sys.executable, "-c", code, str(tmp_path / "out"), engine, str(tmp_path / engine)]
+        ran = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
+        assert "LOADED" in ran.stdout, (engine, ran.stderr[-2000:])
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    """A small random Llama with SmolLM2's tokenizer, which llama.cpp supports."""
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("llama") / "small"
+    tokenizer = AutoTokenizer.from_pretrained(smollm2())
+    make_model("llama", len(tokenizer), hidden_size=64, intermediate_size=128, eos_token_id=tokenizer.eos_token_id).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_llama_cpp_gives_the_same_answers(llama, tmp_path, capsys):
+    from openai import OpenAI
+
+    from art_nb.export.llama_cpp import LlamaCpp
+
+    trained(llama, tmp_path / "run")
+    assert main(["export", "m", str(tmp_path / "out"), "--as", "gguf", "--path", str(tmp_path / "run")]) == 0
+    assert "50 of 50 greedy answers the same" in capsys.readouterr().out
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["README.md", "model.gguf"]
+    with LlamaCpp(tmp_path / "out/model.gguf", threads=1) as engine:
+        client = OpenAI(base_url=f"{engine.url}/v1", api_key="none")
+        chat = client.chat.completions.create(model="any", messages=QUESTIONS[0], temperature=0, max_tokens=8, logprobs=True)
+    assert chat.usage.completion_tokens == len(chat.choices[0].logprobs.content) > 0
+
+
+def test_a_tokenizer_that_llama_cpp_lacks_raises_and_leaves_no_files(run_folder, tmp_path, capsys):
+    assert main(["export", "m", str(tmp_path / "out"), "--as", "gguf", "--path", str(run_folder[0])]) == 1
+    assert "none for this model's" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_export_is_not_written(run_folder, tmp_path, monkeypatch):
+    """A merge with a corrupted layer fails the comparison of answers."""
+    write = formats.write_merged
+
+    def spoilt(policy, folder):
+        write(policy, folder)
+        weights = load_file(folder / "model.safetensors")
+        weights["model.layers.1.mlp.down_proj.weight"].mul_(0.5)
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+    monkeypatch.setattr(formats, "write_merged", spoilt)
+    with pytest.raises(ParityError, match="of 50 greedy answers the same.*prefers another one"):
+        export_checkpoint(find_checkpoint("m", run_folder[0]), "merged", tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_no_files_and_the_checkpoint_unchanged(run_folder, tmp_path, monkeypatch, capsys):
+    def full(source, target):
+        target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target))
+
+    before = files(run_folder[0])
+    monkeypatch.setattr(shutil, "copyfile", full)
+    assert main(["export", "m", str(tmp_path / "out"), "--as", "adapter", "--path", str(run_folder[0])]) == 1
+    assert os.strerror(errno.ENOSPC) in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [] and files(run_folder[0]) == before
+
+
+def test_existing_files_are_not_replaced(run_folder, tmp_path):
+    (tmp_path / "mine.txt").write_text("precious")
+    with pytest.raises(FileExistsError, match="new or empty"):
+        export_checkpoint(find_checkpoint("m", run_folder[0]), "merged", tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("asked", "complaint"),
+    [("nobody", "no model 'nobody'.*p/m"), ("m@9", r"steps \[0, 1, 2\]"), ("m@last", "'last'"), ("*", "no model"), ("../p/models/m", "no model")],
+)
+def test_a_missing_checkpoint(run_folder, asked, complaint):
+    with pytest.raises(FileNotFoundError, match=complaint):
+        find_checkpoint(asked, run_folder[0])
+
+
+def test_checkpoint_names(run_folder):
+    found = find_checkpoint("m@1", run_folder[0])
+    assert str(found) == "p/m@1" and found.folder.name == "0001" and found.trained_on() == {"steps": 1, "trajectories": 8, "groups": 2}
+    assert find_checkpoint("p/m", run_folder[0]).step == 2
+
+
+def test_the_model_card_contains_logged_results_and_no_path(run_folder, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(run_folder[0], path)
+    history = path / "p/models/m/history.jsonl"
+    with history.open("a") as file:
+        file.write(json.dumps({"step": 2, "split": "val", "reward": 0.625, "won|<b>": 0.5, "trajectories": 16, "time/x": 3.0}) + "\n")
+        file.write(json.dumps({"step": 1, "split": "test", "reward": 0.125, "trajectories": 4}) + "\n")
+    export_checkpoint(find_checkpoint("m", path), "adapter", tmp_path / "out", base="someone/small")
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| val | reward | 0.625 | 16 |" in card and "won  b" in card and "0.125" not in card and "time/x" not in card
+    assert "base_model: someone/small" in card and "16 trajectories" in card and "50 of 50" in card and str(tmp_path) not in card
+    assert json.loads((tmp_path / "out/adapter_config.json").read_text())["base_model_name_or_path"] == "someone/small"
+
+
+def test_conversations_from_a_file(run_folder, tmp_path, capsys):
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text('[{"role": "user", "content": "hello"}]\n{"role": "user"}\n')
+    command = ["export", "m", str(tmp_path / "out"), "--path", str(run_folder[0]), "--conversations", str(bad)]
+    assert main(command) == 1 and "line 2: expected a list of messages" in capsys.readouterr().err
+    bad.write_text('[{"role": "user", "content": "hello"}]\n')
+    assert main(command) == 0 and "merged is in" in capsys.readouterr().out

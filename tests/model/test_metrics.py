@@ -1,0 +1,229 @@
+"""Costs, seconds and tokens in history(), by step and split, and their sums over the run and a restart."""
+
+import asyncio
+import json
+import math
+from types import SimpleNamespace
+
+import pytest
+from test_backend import base, gather, registered  # noqa: F401
+from tiny_models import make_checkpoint  # noqa: F401
+
+import art_nb as art
+from art_nb.api_costs import listed_pricing
+from art_nb.metrics import MetricsBuilder, track_api_cost
+from art_nb.widgets import TrainingView
+
+EPOCH = {"data/step_num_scenarios": 2, "data/step_num_trajectories": 8, "data/step_num_groups_submitted": 2}
+
+
+async def step(model, number):
+    groups = await gather(model, number)
+    for i, group in enumerate(groups):
+        group.metadata["scenario_id"] = f"s{number + i}"
+        group.metrics["judge_cost_usd"] = 0.25
+        for trajectory in group:
+            trajectory.metrics["costs/train/user"] = 0.5
+    await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+    return groups
+
+
+def tokens(groups):
+    return sum(len(choice.token_ids) for group in groups for t in group for choice in t.choices())
+
+
+def test_sums_continue_after_a_restart(base, tmp_path):  # noqa: F811
+    async def first():
+        model = await registered(base, tmp_path, gpu_cost_per_hour_usd=3600.0)
+        trained = [await step(model, 0), await step(model, 1)]
+        checked = await gather(model, 9)
+        with model.metrics_builder("eval").activate_context():
+            bought()
+        await model.log(checked)
+        return model, trained, checked
+
+    async def second():
+        model = await registered(base, tmp_path)
+        return model, await step(model, 2)
+
+    @track_api_cost(source="user", provider="openai", model_name="x", prompt_price_per_million=2, completion_price_per_million=10)
+    def bought():
+        return {"usage": {"prompt_tokens": 500_000, "completion_tokens": 100_000}}
+
+    model, trained, checked = asyncio.run(first())
+    one, two, val = model.history().to_dict("records")
+    for row, groups in ((one, trained[0]), (two, trained[1]), (val, checked)):
+        assert {name: row[name] for name in EPOCH} == EPOCH and row["data/step_actor_tokens"] == tokens(groups)
+    assert one["data/step_num_groups_trainable"] == sum(len({t.reward for t in g}) > 1 for g in trained[0])
+    assert one["data/step_trainer_tokens"] == one["tokens_trained"] and one["time/step_trainer_s"] == one["train_s"]
+    assert one["time/step_wall_s"] >= one["train_s"] and one["costs/gpu"] == pytest.approx(one["time/step_wall_s"])
+    assert one["costs/train/judge/ruler"] == 0.5 and one["costs/train/user"] == 4 and one["costs/train"] == 4.5
+    assert one["costs/all"] == pytest.approx(4.5 + one["costs/gpu"]) and "group_costs/train/user" not in one
+    assert val["costs/eval/user"] == val["costs/all"] == 2.0 and math.isnan(val["costs/train"])
+    assert val["costs/cum/all"] == pytest.approx(one["costs/all"] + two["costs/all"] + 2.0)
+    assert two["data/cum/num_unique_scenarios"] == 3
+    rate = (one["data/step_trainer_tokens"] + two["data/step_trainer_tokens"]) / (one["train_s"] + two["train_s"])
+    assert two["throughput/avg_trainer_tok_per_s"] == pytest.approx(rate)
+
+    model, groups = asyncio.run(second())
+    last = model.history().to_dict("records")[-1]
+    assert "costs/gpu" not in json.loads((model.run_log.folder / "history.jsonl").read_text().splitlines()[-1])
+    assert last["costs/cum/all"] == pytest.approx(val["costs/cum/all"] + 4.5)
+    assert last["data/cum/actor_tokens"] == sum(map(tokens, (*trained, checked, groups)))
+    assert last["data/cum/num_unique_scenarios"] == 4
+
+
+def test_training_by_arts_calls_gives_the_same_metrics(base, tmp_path):  # noqa: F811
+    async def main():
+        model = await registered(base, tmp_path)
+        groups = await gather(model, 0)
+        result = await model.backend().train(model, groups, learning_rate=5e-2)
+        await model.log(groups, metrics=result.metrics, step=result.step, split="train")
+        return model.history().to_dict("records")[0]
+
+    row = asyncio.run(main())
+    assert row["data/cum/trainer_tokens"] == row["tokens_trained"] and row["time/cum/trainer_s"] == row["train_s"]
+    assert row["step"] == 1 and row["time/step_wall_s"] > row["train_s"] and "costs/all" not in row
+
+
+def test_the_training_view_shows_the_cost_and_no_other_total():
+    row = {"step": 1, "split": "train", "reward": 0.5, "costs/all": 2.0, "costs/cum/all": 3.0, "time/step_wall_s": 1.0}
+    view = TrainingView.from_history([{**row, "time": 0.0}, {**row, "step": 2, "costs/all": 2.5, "time": 1.0}])
+    assert set(view.rows[0]) == {"step", "split", "reward", "costs/all", "time"}
+    assert "Cost, US$" in view.static_html()
+
+
+@track_api_cost(source="search", provider="openai", model_name="x")
+async def search(usd):
+    await asyncio.sleep(0)
+    return {"usage": {"cost": usd}}
+
+
+async def errand(usd, fails=False):
+    """A rollout with three searches, some in tasks."""
+    await search(usd)
+    await asyncio.gather(*(asyncio.create_task(search(usd)) for _ in range(2)))
+    if fails:
+        raise ValueError("lost")
+    return art.Trajectory(messages_and_choices=[{"role": "user", "content": "?"}], reward=usd, metrics={"costs/train/mail": 0.5})
+
+
+def test_the_cost_of_concurrent_and_failed_rollouts_is_separate():
+    builder = MetricsBuilder("train")
+
+    async def outer():
+        """A rollout that runs two others: their cost is part of its own."""
+        inner = await art.gather_trajectories([errand(1), errand(2)], pbar_desc=None)
+        assert [t.metrics["cost_usd"] for t in inner] == [3.5, 6.5]
+        return art.Trajectory()
+
+    async def pair():
+        await search(8)
+        return [art.Trajectory(), art.Trajectory()]
+
+    async def main():
+        with builder.activate_context():
+            group = art.TrajectoryGroup([*(errand(i) for i in (1, 2, 4)), errand(100, fails=True), outer(), quiet()])
+            (group,) = await art.gather_trajectory_groups([group], pbar_desc=None, max_exceptions=1)
+            return group, await art.gather_trajectories([pair()], pbar_desc=None), await builder.flush()
+
+    async def quiet():
+        return art.Trajectory()
+
+    group, (twins,), row = asyncio.run(main())
+    assert [t.metrics.get("cost_usd") for t in group] == [3.5, 6.5, 12.5, 9.0, None]
+    assert [t.metrics["cost_usd"] for t in twins] == [4.0, 4.0]
+    assert row["costs/train/search"] == 3 * (1 + 2 + 4 + 100) + 9 + 8
+
+
+def test_tokens_seconds_and_costs_by_rollout_in_history_and_view(base, tmp_path):  # noqa: F811
+    async def main():
+        model = await registered(base, tmp_path)
+
+        async def rollout(i):
+            asked = [{"role": "user", "content": f"say {i}"}]
+            ask = model.openai_client().chat.completions.create
+            trajectory = art.Trajectory(reward=i % 2)
+            said = [(await ask(messages=asked, model=model.name, max_tokens=2 + i % 3)).choices[0] for _ in range(2)]
+            await search(i)
+            more = [art.trajectories.History(messages_and_choices=[*asked, said[1]])]
+            trajectory.messages_and_choices, trajectory.additional_histories = [*asked, said[0]], more
+            return trajectory.finish() if i == 1 else trajectory
+
+        with model.metrics_builder("train").activate_context():
+            groups = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(i) for i in range(4))], pbar_desc=None)
+        await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+        checked = await art.gather_trajectory_groups([art.TrajectoryGroup(rollout(i) for i in range(2))], pbar_desc=None)
+        await model.log(checked)
+        return model, groups[0]
+
+    model, group = asyncio.run(main())
+    train, val = model.history().to_dict("records")
+    counted = [sum(len(c.token_ids) for c in (*t.choices(), *t.additional_histories[0].choices())) for t in group]
+    assert [t.metrics["sampled_tokens"] for t in group] == counted
+    assert train["sampled_tokens"] == sum(counted) / 4 and train["data/step_actor_tokens"] == sum(counted)
+    taken = [t.metrics["duration"] if i == 1 else t.rollout_span[1] - t.rollout_span[0] for i, t in enumerate(group)]
+    assert train["duration"] == pytest.approx(sum(taken) / 4) and min(taken) > 0
+    assert not any("duration" in group.trajectories[i].metrics for i in (0, 2, 3))  # a clock changes no file of trajectories
+    assert train["cost_usd"] == (0 + 1 + 2 + 3) / 4 and train["costs/train/search"] == train["costs/all"] == 6
+    assert math.isnan(val["cost_usd"]) and val["duration"] > 0  # nobody was told of a price
+    assert val["time/step_eval_s"] >= val["duration"] and math.isnan(train["time/step_eval_s"])
+    table = model.trajectories("train")
+    assert list(table.sampled_tokens) == counted and list(table.cost_usd) == [0, 1, 2, 3]
+    page = TrainingView.from_history(model.history()).static_html()
+    assert all(name in page for name in ("Tokens a rollout", "Seconds a rollout", "Cost a rollout, US$"))
+
+
+def test_no_price_is_guessed():
+    builder = MetricsBuilder("train")
+    answer = {"usage": {"prompt_tokens": 1_000_000, "completion_tokens": 0}}
+    with pytest.raises(ValueError, match="no price is known"):
+        builder.add_response_cost("a", answer, provider="openai", model_name="nobody/knows-it")
+    with pytest.raises(ValueError, match="no token counts"):
+        builder.add_response_cost("a", {}, provider="openai", model_name="gpt-4o-mini")
+    listed = listed_pricing("openai/gpt-4o-mini")
+    assert builder.add_response_cost("a", answer, provider="openai", model_name="openai/gpt-4o-mini") == listed.prompt_per_million
+    said = SimpleNamespace(usage=None, _hidden_params={"response_cost": 0.125})
+    assert builder.add_response_cost("a", said, provider="openai", model_name="nobody/knows-it") == 0.125
+    assert asyncio.run(builder.flush())["costs/train/a"] == listed.prompt_per_million + 0.125
+    with pytest.raises(LookupError):
+        MetricsBuilder.get_active()
+
+
+def test_litellm_is_not_loaded_for_prices_that_are_given(monkeypatch):
+    looked = []
+    monkeypatch.setattr("art_nb.api_costs.listed_pricing", looked.append)
+    builder, given = MetricsBuilder("train"), {"prompt_price_per_million": 2, "completion_price_per_million": 10}
+    usage = {"prompt_tokens": 400_000, "completion_tokens": 100_000}
+
+    def cost(**more):
+        answer = {"usage": usage | more}
+        return builder.add_response_cost("a", answer, provider="openai", model_name="gpt-4o-mini", **given)
+
+    assert cost() == cost(prompt_tokens_details={"cached_tokens": 0}) == 1.8 and not looked
+    assert cost(prompt_tokens_details={"cached_tokens": 9}) == 1.8 and looked == ["gpt-4o-mini"]  # the table has a price for cached tokens
+
+
+def test_async_functions_and_bad_names():
+    builder = MetricsBuilder("eval")
+
+    @track_api_cost(source="judge", provider="openai", model_name="m", response_getter=lambda pair: pair[1])
+    async def ask():
+        return "text", {"usage": {"cost": 0.5}}
+
+    async def main():
+        assert (await ask())[0] == "text"  # no active builder
+        with builder.activate_context():
+            await asyncio.gather(ask(), asyncio.create_task(ask()))
+        return await builder.flush(), await builder.flush()
+
+    assert asyncio.run(main()) == (
+        {**{f"costs/{name}": 1.0 for name in ("eval/judge", "eval", "all")}, **{f"costs/cum/{name}": 1.0 for name in ("eval/judge", "eval", "all")}}, {},
+    )  # fmt: skip
+    for bad in ("reward", "data/cum/x", "/x", "x/"):
+        with pytest.raises(ValueError, match="section/name"):
+            builder.add_metric(bad, 1)
+    builder.add_metric("time/a/b", 1)
+    for clash in ("time/a", "time/a/b/c"):
+        with pytest.raises(ValueError, match="part of"):
+            builder.add_metric(clash, 1)

@@ -1,0 +1,127 @@
+"""Clients that open connections and send no request, or send it slowly, do not keep the owner out."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+
+import httpx
+import psutil
+import pytest
+import uvicorn
+from running_server import TOKEN, serving
+
+from art_nb.serving import connections
+from art_nb.serving.connections import BACKLOG, AcceptErrors, LimitedProtocol
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
+OWNER = {"authorization": f"Bearer {TOKEN}"}
+HALF_A_HEADER = b"GET /status HTTP/1.1\r\nhost: x\r\nx-slow: "
+
+
+def connected(port, sent):
+    stranger = socket.create_connection(("127.0.0.1", port), timeout=60)
+    stranger.sendall(sent)
+    return stranger
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+def test_the_owner_is_answered_while_a_stranger_holds_more_connections_than_there_are_files(tiny_base, tmp_path):
+    with serving(tmp_path, tiny=str(tiny_base)) as server, contextlib.ExitStack() as opened:
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (256, 256))
+        for _ in range(300):
+            opened.enter_context(connected(server.port, HALF_A_HEADER))
+        for _ in range(10):  # a connection each
+            assert httpx.get(f"{server.url}/status", headers=OWNER, timeout=60).status_code == 200
+        held = [c for c in psutil.Process(server.process.pid).net_connections("tcp") if c.status == "ESTABLISHED"]
+        assert len(held) <= 64 + BACKLOG
+        server.process.kill()
+        assert len(server.process.stdout.read()) < 2000
+
+
+@contextlib.contextmanager
+def small_server(**options):
+    """A server in this process that answers any request with the length of its body."""
+
+    async def app(scope, receive, send):
+        length, more = 0, scope["type"] == "http"
+        while more:
+            message = await receive()
+            length, more = length + len(message.get("body", b"")), message.get("more_body", False)
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(str(length)))]})
+            await send({"type": "http.response.body", "body": str(length).encode()})
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(app, log_level="critical", lifespan="off", http=LimitedProtocol, **options)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([listening])), daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        thread.join(60)
+
+
+def is_closed(stranger):
+    """Wait until the server closes the connection. Raises: TimeoutError when it does not."""
+    try:
+        return stranger.recv(1000) == b""
+    except ConnectionResetError:
+        return True
+
+
+def answer(stranger):
+    """Read a whole response; all are short."""
+    received = b""
+    while not received.endswith(b"\r\n\r\n0"):
+        received += (more := stranger.recv(1000))
+        assert more, received
+    return received
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", HALF_A_HEADER, b"POST /login HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\ntoken=",
+             b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n" + HALF_A_HEADER],
+    ids=["nothing", "half a header", "half a body", "half a second header"],
+)  # fmt: skip
+def test_a_request_that_is_not_completed_in_time_ends_the_connection(sent, monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    with small_server() as port, connected(port, sent) as stranger:
+        if sent.startswith(b"GET / "):
+            assert answer(stranger)
+        assert is_closed(stranger)
+
+
+def test_a_connection_that_is_kept_alive_and_a_long_body_are_not_ended(monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    with small_server() as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as owner:
+        before = owner.get("/").extensions["network_stream"].get_extra_info("client_addr")
+        with connected(port, b"") as stranger:
+            assert is_closed(stranger)  # the time is over
+        assert owner.post("/", content=b"x" * 5_000_000).text == "5000000"
+        assert owner.get("/").extensions["network_stream"].get_extra_info("client_addr") == before
+
+
+def test_the_oldest_idle_connection_of_the_greediest_address_makes_room(monkeypatch):
+    monkeypatch.setattr(connections, "max_connections", lambda: 3)
+    with small_server() as port, contextlib.ExitStack() as opened:
+        first, *others = [opened.enter_context(connected(port, HALF_A_HEADER)) for _ in range(4)]
+        assert is_closed(first)
+        for each in others:
+            each.sendall(b"y\r\n\r\n")
+            assert answer(each)
+
+
+def test_failed_accepts_are_logged_once_in_a_while(caplog):
+    log = logging.Logger("asyncio")
+    log.addHandler(caplog.handler)
+    log.addFilter(AcceptErrors())
+    for _ in range(1000):
+        log.error("socket.accept() out of system resource")
+        log.error("something else")
+    assert len(caplog.records) == 1001

@@ -1,0 +1,198 @@
+"""Episodes for workers: under kills none is lost or counted twice, and the trained adapter is the same."""
+
+import asyncio
+import os
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.strategies import data, integers
+from running_server import TOKEN
+from test_remote import registered, remote
+
+import art_nb as art
+from art_nb.serving.work import MAX_LEASES, WorkQueue
+from art_nb.serving.worker import EpisodeSeeds, load_rollout
+
+ROLLOUT = '''
+import asyncio, os
+import art_nb as art
+
+async def rollout(model, scenario):
+    trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": scenario["say"]}], metadata={"pid": os.getpid()})
+    client = model.openai_client()
+    for turn in range(2):
+        answer = await client.chat.completions.create(
+            model=model.get_inference_name(), messages=trajectory.messages(), max_tokens=6
+        )
+        trajectory.messages_and_choices += [answer.choices[0], {"role": "user", "content": f"more {turn}"}]
+        await asyncio.sleep(scenario.get("pause", 0))
+    if scenario["say"] == "raise":
+        raise OSError("lost")
+    letters = [ord(c) for choice in trajectory.choices() for c in choice.message.content]
+    trajectory.reward = sum(x % 2 == 0 for x in letters) / max(len(letters), 1)
+    return trajectory
+'''
+
+
+class Queue(RuleBasedStateMachine):
+    """A queue compared with a plain dict; between two calls its process may be killed and the file reopened."""
+
+    @initialize()
+    def begin(self):
+        self.folder = Path(os.environ["ART_NB_TEST_FOLDER"])
+        self.path = self.folder / f"{secrets.token_hex(8)}.sqlite"  # hypothesis seeds `random`
+        self.now, self.tasks, self.results, self.deadlines, self.taken, self.held = 1000.0, {}, {}, {}, {}, []
+        self.queue = WorkQueue(self.path, lambda: self.now)
+
+    @rule(size=integers(1, 5), batch=integers(0, 2))
+    def add(self, size, batch):
+        self.queue.add(f"b{batch}", "p/m", 1, [{"n": i} for i in range(size)])
+        for i in range(size):
+            self.tasks.setdefault((f"b{batch}", i), {"n": i})
+
+    @rule(most=integers(1, 4))
+    def lease(self, most):
+        free = [k for k in self.tasks if k not in self.results and self.deadlines.get(k, 0) < self.now]
+        free.sort(key=lambda key: (self.taken.get(key, 0), key))
+        for key in [k for k in free if self.taken.get(k, 0) >= MAX_LEASES]:
+            self.results[key] = "given up"
+            free.remove(key)
+        got = self.queue.lease("w", most, 10)
+        assert [(e["batch"], e["place"]) for e in got] == free[:most] and all(e["task"] == self.tasks[e["batch"], e["place"]] for e in got)
+        for key in free[:most]:
+            self.deadlines[key], self.taken[key] = self.now + 10, self.taken.get(key, 0) + 1
+        self.held += [(e["lease"], (e["batch"], e["place"])) for e in got]
+
+    @rule(chosen=data())
+    def finish(self, chosen):
+        if self.held:
+            _, key = self.held[chosen.draw(integers(0, len(self.held) - 1))]
+            assert self.queue.finish(*key, len(self.held)) is (key not in self.results)
+            self.results.setdefault(key, len(self.held))
+
+    @rule(chosen=data())
+    def renew(self, chosen):
+        if self.held:
+            lease, _ = self.held[chosen.draw(integers(0, len(self.held) - 1))]
+            last = {}
+            for each, key in self.held:
+                last[key] = each
+            mine = [key for key, each in last.items() if each == lease and key not in self.results]
+            assert self.queue.renew([lease], 10) == len(mine)
+            for key in mine:
+                self.deadlines[key] = self.now + 10
+
+    @rule(seconds=integers(1, 12))
+    def wait(self, seconds):
+        self.now += seconds
+
+    @rule()
+    def killed(self):
+        self.queue = WorkQueue(self.path, lambda: self.now)
+
+    @invariant()
+    def nothing_is_lost_or_doubled(self):
+        if not hasattr(self, "queue"):
+            return
+        counts = self.queue.counts()
+        leased = [k for k in self.tasks if k not in self.results and self.deadlines.get(k, 0) >= self.now]
+        assert counts["done"] == len(self.results) and sum(counts.values()) == len(self.tasks) and counts["leased"] == len(leased)
+        for batch in {batch for batch, _ in self.tasks}:
+            said = self.queue.results(batch)
+            for place, result in enumerate(said):
+                mine = self.results.get((batch, place))
+                assert result == mine or (mine == "given up" and "exception" in result)
+
+
+def test_the_queue_behaves_as_a_dict_with_deadlines(tmp_path, monkeypatch):
+    monkeypatch.setenv("ART_NB_TEST_FOLDER", str(tmp_path))
+    from hypothesis.stateful import run_state_machine_as_test
+
+    run_state_machine_as_test(Queue, settings=settings(max_examples=15, stateful_step_count=25, deadline=None, derandomize=True))
+
+
+def test_the_seed_of_a_request_depends_on_episode_and_conversation_not_on_the_order():
+    def seeds(episode, *texts):
+        seeds = EpisodeSeeds(episode)
+        return {text: seeds.seeded({"messages": [{"role": "user", "content": text}]})["seed"] for text in texts}
+
+    assert seeds("0 1 2 3", "a", "b") == seeds("0 1 2 3", "b", "a") != seeds("0 1 2 4", "a", "b")
+    repeated = EpisodeSeeds("0 1 2 3")
+    again = [repeated.seeded({"messages": [{"role": "user", "content": "a"}]})["seed"] for _ in range(3)]
+    assert len(set(again)) == 3 and again[0] == seeds("0 1 2 3", "a")["a"]
+    assert repeated.seeded({"messages": [], "seed": 5})["seed"] == 5
+
+
+def test_restarts_of_the_server_use_up_no_lease(tmp_path):
+    """However often it restarts, running workers keep their episodes, and none is marked as failed."""
+    now = 0.0
+
+    def clock():
+        return now
+
+    queue = WorkQueue(tmp_path / "work.sqlite", clock)
+    queue.add("b", "p/m", 0, [{}, {}])
+    (held,) = queue.lease("w", 1, 10)
+    for _ in range(MAX_LEASES + 1):
+        now += 60
+        queue = WorkQueue(tmp_path / "work.sqlite", clock)
+        queue.renew(None, 10)
+        assert queue.counts() == {"open": 1, "leased": 1, "done": 0}
+        assert queue.renew([held["lease"]], 10) == 1
+    assert [each["place"] for each in queue.lease("other", 5, 10)] == [1]
+    now += 11
+    assert [each["place"] for each in queue.lease("other", 5, 10)] == [0, 1]  # who does not speak up has died
+
+
+def test_a_rollout_is_imported_or_the_error_names_the_expected_form(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rollout_found_here.py").write_text(ROLLOUT)
+    assert load_rollout("rollout_found_here:rollout").__name__ == "rollout"
+    for name, says in (("x", "MODULE:FUNCTION"), ("rollout_found_here:nothing", "no function 'nothing'")):
+        with pytest.raises(ValueError, match=says):
+            load_rollout(name)
+
+
+def worker(server, folder):
+    environment = os.environ | {"ART_NB_TOKEN": TOKEN, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-m", "art_nb", "worker", server.url, "--rollout", "agent:rollout", "--at-once", "4"]
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_when_workers_are_killed_each_episode_counts_once_and_the_adapter_is_the_same(server, tiny_base, tmp_path):
+    (tmp_path / "agent.py").write_text(ROLLOUT)
+    scenarios = [{"say": f"say {i}", "pause": 0.2} for i in range(4)]
+
+    async def run(name, disturb):
+        async with remote(server, tmp_path / name) as backend:
+            model = await registered(backend, tiny_base, name)
+            workers = [worker(server, tmp_path)]
+            try:
+                gathering = asyncio.create_task(backend.gather_by_workers(model, scenarios, 4, every=0.05))
+                if disturb:
+                    while not (await backend.connection.ask("GET", "/status"))["work"]["leased"]:
+                        assert workers[0].poll() is None, workers[0].stdout.read()
+                        await asyncio.sleep(0.02)
+                    workers[0].kill()
+                    workers += [worker(server, tmp_path), worker(server, tmp_path)]
+                groups = await gathering
+            finally:
+                for each in workers:
+                    each.kill()
+                    each.communicate()
+            again = await backend.gather_by_workers(model, scenarios, 4)  # as after a kill of whoever waits
+            assert [g.model_dump(mode="json") for g in again] == [g.model_dump(mode="json") for g in groups]
+            await model.train(groups, art.TrainConfig(learning_rate=5e-2))
+            said = [[(c.prompt_token_ids, c.token_ids) for c in t.choices()] for g in groups for t in g]
+            pids = {t.metadata["pid"] for g in groups for t in g}
+            return said, pids, ((await backend.download_checkpoint(model)) / "adapter_model.safetensors").read_bytes()
+
+    calm, _, adapter = asyncio.run(run("calm", False))
+    disturbed, pids, same = asyncio.run(run("disturbed", True))
+    assert len(calm) == 16 and disturbed == calm and len(pids) > 1
+    assert same == adapter

@@ -1,0 +1,163 @@
+"""The widgets in Python: the data that they send, their static pictures, and their errors."""
+
+import subprocess
+import sys
+
+import pandas
+import pytest
+import synthetic  # noqa: E402
+from openai.types.chat.chat_completion import Choice
+
+import art_nb as art  # noqa: E402
+from art_nb.training.sequences import compute_advantages, has_signal  # noqa: E402
+from art_nb.widgets import GroupView, TrainingView, TrajectoryViewer  # noqa: E402
+from art_nb.widgets.group_strips import all_equal, side_by_side  # noqa: E402
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.fixture(scope="module")
+def records():
+    return synthetic.game_records(steps=2, groups=2, size=4, moves=12)
+
+
+def rows(count=12):
+    return [synthetic.history_row(step) for step in range(1, count + 1)]
+
+
+def test_static_pictures_are_small_pngs(records):
+    view = TrainingView.from_history([*rows(), synthetic.validation_row(12)], total_steps=20)
+    for widget in (view, GroupView(records), TrajectoryViewer(records, boards=synthetic.boards)):
+        picture = widget.static_png()
+        assert picture.startswith(PNG) and len(picture) < 90_000
+        assert "<table>" in widget.static_html() and "<script" not in widget.static_html()
+
+
+def test_a_rebuilt_view_omits_sft_rows():
+    """Supervised steps have other metrics, and another loss."""
+    learnt = {"step": 0, "split": "sft", "time": 0.0, "loss": 2.0, "batches": 3}
+    view = TrainingView.from_history([learnt, *rows()])
+    assert [row["step"] for row in view.rows] == list(range(1, 13)) and "batches" not in view.static_html()
+
+
+def test_hostile_text_is_escaped_in_static_html():
+    viewer = TrajectoryViewer([synthetic.talk_record(i) for i in range(2)])
+    assert viewer.static_png().startswith(PNG)
+    assert "<img src=x" not in viewer.static_html() and "<script>" not in viewer.static_html()
+
+
+def test_a_tool_conversation_is_drawn_call_by_call():
+    """A turn that is a call has no content."""
+
+    def drawn(name, found, log):
+        calls = [{"name": name, "arguments": "{}"}]
+        turns = [{"role": "user", "content": "Where is it?"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+        record = {"step": 0, "group": 0, "index": 0, "reward": 1.0, "turns": [*turns, {"role": "tool", "content": found}], "logs": [log]}
+        return TrajectoryViewer([record]).static_png()
+
+    assert len({drawn("look", "here", "x"), drawn("seek", "here", "x"), drawn("look", "there", "x"), drawn("look", "here", "y")}) == 4
+
+
+def test_training_view_collects_the_rows_of_a_long_run():
+    view = TrainingView(total_steps=200)
+    for row in rows(150):
+        view.update(row)
+    assert [row["step"] for row in view.history] == list(range(1, 151))
+    assert len(view.tail) <= 64, "a step must not send the whole history"
+    view.status("gathering 3/64 games")
+    assert view.message == "gathering 3/64 games"
+
+
+def test_static_pictures_of_all_kinds_of_groups():
+    row = {"step": 1, "reward": 0.5, "reward_std": 0.1, "time": 0.0}
+    drawn = [
+        TrainingView.from_history([{**row, "group_rewards": groups}] if groups else [row]).static_png()
+        for groups in (None, [[]], [[1.0]], [[0.0, 0.0]], [[0.0, 1.0], [], [0.3] * 3], [[r / 64 for r in range(64)]] * 64)
+    ]
+    assert all(picture.startswith(PNG) for picture in drawn)
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_overlapping_dots_are_placed_side_by_side():
+    assert sorted(side_by_side([2.0, -1.0, 2.0, 2.0], size=0.1)) == [(-1.0, 2.0), (0.0, -1.0), (0.0, 2.0), (1.0, 2.0)]
+
+
+@pytest.mark.parametrize("rewards", [[0.3], [0.1 + 0.2, 0.3], [1e9, 1e9 + 0.1], [0.0, 1e-8], [-1.0, 2.0]])
+def test_a_group_is_drawn_without_signal_where_training_skips_it(rewards):
+    groups = [art.TrajectoryGroup([art.Trajectory(reward=reward) for reward in rewards])]
+    trained = compute_advantages(groups_with_a_choice(groups), art.TrainConfig(scale_rewards="none"))
+    assert all_equal(rewards) == (not has_signal(groups[0], trained[0]))
+
+
+def groups_with_a_choice(groups):
+    for trajectory in groups[0]:
+        message = {"role": "assistant", "content": "left"}
+        trajectory.messages_and_choices.append(Choice(index=0, finish_reason="stop", message=message))
+    return groups
+
+
+def test_constant_panels_are_quiet_with_an_explanation():
+    kept = {"kl", "loss", "won"}
+    steady = [{**row, "kl": 0.0, "loss": 0.002, "won": 0.5, "completion_tokens": 2 + row["step"] / 100} for row in rows(4)]
+    quiet = TrainingView.from_history(steady).quiet
+    assert set(quiet) == {"clip_fraction", "completion_tokens"} | kept
+    assert "2.01 to 2.04" in quiet["completion_tokens"] and "0.002" in quiet["loss"] and quiet["won"].startswith("0.5 at every step")
+    moving = [{**row, "kl": 0.1 * i, "loss": 0.1 * i, "won": 0.5 + i, "clip_fraction": 0.1 * i, "completion_tokens": 2 + i}
+              for i, row in enumerate(steady)]
+    assert TrainingView.from_history(moving).quiet == {}
+
+
+def test_a_metric_is_quiet_after_three_equal_rows_until_it_changes():
+    view, given = TrainingView(), rows(4)
+    seen = []
+    for row, won in zip(given, (0.5, 0.5, 0.5, 0.6), strict=True):
+        view.update({**row, "won": won})
+        seen.append("won" in view.quiet)
+    assert seen == [False, False, True, False]
+
+
+def test_training_view_needs_a_step():
+    with pytest.raises(ValueError, match="step"):
+        TrainingView().update({"reward": 1.0})
+
+
+def test_training_view_from_a_frame_equals_from_rows():
+    given = rows()
+    assert TrainingView.from_history(pandas.DataFrame(given)).history[3]["reward"] == pytest.approx(given[3]["reward"])
+    assert TrainingView.from_history([]).static_png() is None
+
+
+def test_nan_is_omitted():
+    view = TrainingView()
+    view.update({**rows(1)[0], "kl": float("nan")})
+    assert "kl" not in view.history[0]
+
+
+def test_group_view_computes_grpo_advantages(records):
+    bare = [{**record, "advantage": None} for record in records]
+    group = GroupView(bare).groups[0]
+    mean = sum(group["rewards"]) / len(group["rewards"])
+    std = (sum((r - mean) ** 2 for r in group["rewards"]) / (len(group["rewards"]) - 1)) ** 0.5
+    assert group["advantages"] == pytest.approx([(r - mean) / (std + 1e-4) for r in group["rewards"]])
+    equal = GroupView([{**record, "reward": 1.0} for record in bare])
+    assert set(equal.groups[0]["advantages"]) == {0.0}
+
+
+@pytest.mark.parametrize("view", [GroupView, TrajectoryViewer])
+def test_invalid_records_raise(view):
+    with pytest.raises(ValueError, match="empty"):
+        view([])
+    with pytest.raises(ValueError, match="lacks"):
+        view([{"step": 1}])
+
+
+def test_boards_are_read_once_per_board(records):
+    asked = []
+    TrajectoryViewer(records[:2], boards=lambda text: asked.append(text) or synthetic.boards(text))
+    turns = [turn for record in records[:2] for turn in record["turns"]]
+    assert 0 < len(asked) <= len(turns)
+
+
+def test_widgets_import_without_torch():
+    code = "import sys; import art_nb.widgets; assert not {'torch', 'transformers', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
