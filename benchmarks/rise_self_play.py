@@ -16,17 +16,19 @@ import os
 import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.result import print_result, say
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "03_tic_tac_toe.ipynb"
+SHOW = "course.results.show"
 BACKEND = 'LocalBackend(path=".art", '
 
 
 def program(folder: str, seed: int) -> str:
-    """Return the notebook's code up to the cell with the tag `result`, with its files in `folder`."""
+    """Return the notebook's code up to the cell that shows the results, with its files in `folder`."""
     cells = [cell for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
-    last = next(i for i, cell in enumerate(cells) if "result" in cell["metadata"].get("tags", []))
+    last = next(i for i, cell in enumerate(cells) if "course.results" in "".join(cell["source"]))
     code = "\n".join("".join(cell["source"]) for cell in cells[1 : last + 1])  # the first cell is for Colab
     assert BACKEND in code
     code = code.replace(BACKEND, f"{BACKEND}seed={seed}, ").replace('".art', f'"{Path(folder).as_posix()}')
@@ -34,16 +36,17 @@ def program(folder: str, seed: int) -> str:
 
 
 def measure_seed(seed: int) -> dict:
-    """Return the results that the notebook prints with this seed."""
+    """Return the results that the notebook shows with this seed."""
     say(f"seed {seed}")
-    printed, claims = io.StringIO(), "hold"
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(printed):
+    rows: list[dict] = []
+    claims = "hold"
+    showing = patch(SHOW, lambda *shown: rows.extend(shown))
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(io.StringIO()), showing:
         code = compile(program(folder, seed), str(NOTEBOOK), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         try:
             asyncio.run(eval(code, {"display": lambda shown: None}))
         except AssertionError as error:
             claims = str(error)
-    rows = [json.loads(line.removeprefix("RESULT")) for line in printed.getvalue().splitlines() if line.startswith("RESULT")]
     return {"seed": seed, "claims": claims, **{row["label"]: row["value"] for row in rows}}
 
 

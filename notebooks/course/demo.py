@@ -1,14 +1,11 @@
 """Run a notebook in a terminal: print its cells' titles and output while they run, then the results as a table.
 
-A code cell with the tag `result` prints lines `RESULT {json}`, one result each:
-`{"label": str, "value": number, "low": number, "high": number, "unit": str, "n": int}`. Only label and value are required;
-low and high are the 95% interval, n is the number of games (or questions, ...) behind it.
+A cell reports its results with `course.results.show`.
 """
 
 from __future__ import annotations
 
 import copy
-import json
 import re
 import shutil
 import tempfile
@@ -24,6 +21,7 @@ from nbclient.exceptions import CellExecutionError, DeadKernelError
 from nbformat import NotebookNode
 
 from art_nb.storage.checkpoints import write_file
+from course.results import MIME, table
 
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE = 20.0  # seconds without a line after which the reporter prints what is running
@@ -104,7 +102,7 @@ def run_notebook(notebook: NotebookNode, folder: Path, *, write: Callable[[str],
     report = Reporter(write)
     client = LiveClient(
         notebook,
-        on_line=lambda line: None if line.startswith("RESULT ") else report.line(f"    {line}"),
+        on_line=lambda line: report.line(f"    {line}"),
         timeout=None,
         kernel_name="python3",
         shutdown_kernel="immediate",  # an orderly shutdown would interrupt a busy kernel and print its traceback
@@ -127,24 +125,9 @@ def run_notebook(notebook: NotebookNode, folder: Path, *, write: Callable[[str],
 
 
 def results(notebook: NotebookNode) -> list[dict]:
-    """Return the results that the cells with the tag `result` printed, in order."""
-    found = []
-    for cell in notebook.cells:
-        if "result" in cell.metadata.get("tags", []):
-            printed = "".join(out.text for out in cell.outputs if out.get("name") == "stdout")
-            found += [json.loads(line[7:]) for line in printed.splitlines() if line.startswith("RESULT ")]
-    return found
-
-
-def table(rows: list[dict]) -> str:
-    """Format results as aligned lines: label, value with unit, 95% interval, n."""
-    lines = []
-    for row in rows:
-        value = f"{row['value']:.1f}{row.get('unit', '')}"
-        interval = f"95% interval {row['low']:.1f} to {row['high']:.1f}" if "low" in row else ""
-        lines.append((row["label"], value, interval, f"n = {row['n']}" if "n" in row else ""))
-    first, second, third = (max(map(len, column)) for column in list(zip(*lines, strict=True))[:3])
-    return "\n".join(f"{a:<{first}}  {b:>{second}}  {c:<{third}}  {d}".rstrip() for a, b, c, d in lines)
+    """Return the results that the cells showed, in order."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
+    return [row for output in outputs for row in output.get("data", {}).get(MIME, [])]
 
 
 def to_html(notebook: NotebookNode) -> str:
@@ -163,7 +146,7 @@ def demo(path: Path = ROOT / "notebooks" / "02_2048.ipynb", out: Path = ROOT / "
     """Run the notebook at `path` and write it, executed, with an HTML copy to `out`.
 
     It runs in an empty folder, so that checkpoints of an earlier run do not shorten it. Returns the exit code:
-    0 done, 1 a cell failed or none printed a result, 130 interrupted. After a failure or an interruption the cells
+    0 done, 1 a cell failed or none showed a result, 130 interrupted. After a failure or an interruption the cells
     that ran are kept as `<name>.partial.ipynb`.
     """
     notebook = nbformat.read(path, as_version=4)
@@ -198,6 +181,6 @@ def finish(notebook: NotebookNode, name: str, out: Path) -> int:
     write_file(out / f"{name}.ipynb", nbformat.writes(notebook).encode())
     write_file(out / f"{name}.html", to_html(notebook).encode())
     rows = results(notebook)
-    print(f"\n{table(rows) if rows else 'No cell with the tag `result` printed a result.'}\n")
+    print(f"\n{table(rows) if rows else 'No cell showed a result.'}\n")
     print(f"The executed notebook: {out / name}.ipynb\nThe same as a page:    {out / name}.html", flush=True)
     return 0 if rows else 1

@@ -11,8 +11,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from course import demo
 
-ROW = '{"label": "win rate after", "value": 62.0, "low": 55.1, "high": 68.4, "unit": "%", "n": 200}'
-SHORT_ROW = '{"label": "seconds", "value": 3}'
+ROW = 'result("win rate after", 62.0, 55.1, 68.4, n=200)'
+SHORT_ROW = 'result("seconds", 3, unit=" s")'
 
 
 def save(path, *cells):
@@ -23,8 +23,7 @@ def save(path, *cells):
 
 
 def result_cell(*rows):
-    source = "\n".join(f"print('RESULT ' + {row!r})" for row in rows)
-    return new_code_cell(source, metadata={"tags": ["result"]})
+    return f"from course.results import result, show\nshow({', '.join(rows)})"
 
 
 def test_prints_cells_and_lines_live_then_the_results_and_leaves_two_copies(tmp_path, capsys):
@@ -36,10 +35,13 @@ def test_prints_cells_and_lines_live_then_the_results_and_leaves_two_copies(tmp_
     )
     assert demo.demo(path, tmp_path / "out") == 0
     printed = capsys.readouterr().out
-    assert "[2/3] Train it" in printed and "    step 2\n" in printed and "RESULT" not in printed
+    assert "[2/3] Train it" in printed and "    step 2\n" in printed
     assert "win rate after  62.0%  95% interval 55.1 to 68.4  n = 200" in printed
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["game.html", "game.ipynb"]
-    assert nbformat.read(tmp_path / "out/game.ipynb", 4).cells[1].execution_count == 1
+    executed = nbformat.read(tmp_path / "out/game.ipynb", 4)
+    assert executed.cells[1].execution_count == 1
+    assert [row["value"] for row in demo.results(executed)] == [62.0, 3.0]
+    assert "seconds" in executed.cells[2].outputs[0].data["text/plain"]
 
 
 def test_a_failing_cell_is_shown_and_what_ran_is_kept(tmp_path, capsys):
@@ -53,7 +55,7 @@ def test_a_failing_cell_is_shown_and_what_ran_is_kept(tmp_path, capsys):
 
 def test_a_notebook_without_results_is_a_failure(tmp_path, capsys):
     assert demo.demo(save(tmp_path / "game.ipynb", "1 + 1"), tmp_path / "out") == 1
-    assert "No cell with the tag" in capsys.readouterr().out
+    assert "No cell showed a result" in capsys.readouterr().out
 
 
 def test_a_dead_kernel_is_said_plainly(tmp_path, capsys):

@@ -96,11 +96,3 @@ def test_hides_nothing(path):
 def test_begins_its_code_with_the_setup_cell(path):
     """It holds the repository's address of pyproject.toml: `python -m art_nb setup-cell` writes it."""
     assert code_cells(path)[0][1].source == setup_cell()
-
-
-@each_notebook
-def test_cells_tagged_result_are_those_that_report_one(path):
-    """`make demo` shows them as a table (notebooks/course/demo.py)."""
-    for i, cell in code_cells(path):
-        said = "".join(out.text for out in cell.outputs if out.get("name") == "stdout")
-        assert ("result" in cell.metadata.get("tags", [])) == ("RESULT {" in said), f"cell {i}"
