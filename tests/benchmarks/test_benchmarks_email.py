@@ -96,7 +96,7 @@ def test_stock_trl_reads_what_our_client_sends(tmp_path, monkeypatch):
         return [tokenizer.encode(f"{written(call)}<|im_end|>") for call in next(turns) for _ in range(2)], None
 
     monkeypatch.setattr(gathering.TimedTrainer, "_generate_single_turn", said)
-    stock = rollout_email.measure_stock(str(tmp_path), str(rollout_email.EMAIL_BASE), QUESTIONS, 2)
+    stock = gathering.measure_stock(rollout_email.TASK, str(tmp_path), str(rollout_email.EMAIL_BASE), QUESTIONS, 2)
     assert (stock["turns"], stock["answered"]) == (4, 1)
     twice = [question for question in QUESTIONS for _ in range(2)]
     for question, prompt, game in zip(twice, stock["prompts"], stock["games"], strict=True):
