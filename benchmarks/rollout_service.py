@@ -50,7 +50,8 @@ def left(conversations: list[art.Trajectory]) -> float:
 
 TASK = RolloutTask(
     column="task", rollout=served, environment=FrontDeskEnvironment, max_turns=DESK_TURNS, max_tokens=MAX_TOKENS,
-    metric="left", ours=left, stock=lambda desks: sum(desk.ended_by == "customer" for desk in desks) / len(desks), noun="conversations",
+    metric="left", ours=left, noun="conversations",
+    stock=lambda desks: sum(desk.ended_by == "customer" for desk in desks) / len(desks),
 )  # fmt: skip
 
 
