@@ -63,7 +63,7 @@ def batches(tokenizer, task: DemonstrationsCode, rng: random.Random, tokens: int
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:
     """Train with supervision. Each step yields the loss of the answers in nats per token, less the entropy of the targets.
 
-    As an auxiliary loss, a linear probe behind the second layer predicts the kind of each mutation at its number. The probe
+    As an auxiliary loss, a linear probe after the second layer predicts the kind of each mutation at its number. The probe
     is discarded.
     """
     rng = random.Random(seed)

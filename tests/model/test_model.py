@@ -10,7 +10,7 @@ import art_nb as art
 from art_nb.types import LocalTrainResult
 
 
-class Backend:
+class RecordingBackend:
     """Counts steps and records its calls."""
 
     def __init__(self, path):
@@ -45,7 +45,7 @@ class Backend:
 
 @pytest.fixture
 def backend(tmp_path):
-    return Backend(tmp_path)
+    return RecordingBackend(tmp_path)
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_before_register(tmp_path):
 
 
 def test_a_failed_register_leaves_the_model_unregistered(tmp_path):
-    class Broken(Backend):
+    class Broken(RecordingBackend):
         async def register(self, model):
             raise OSError("disk full")
 

@@ -256,7 +256,7 @@ def test_a_notebook_installs_the_extras_that_it_needs(notebook, named, extras):
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
-    """A folder with what `set_address` changes, in the place of the repository."""
+    """Return a folder with the files that `set_address` changes, as a stand-in for the repository."""
     (tmp_path / "notebooks").mkdir()
     for name in ("pyproject.toml", "README.md"):
         (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")
