@@ -15,7 +15,7 @@ help:
 	@echo "make quick   run the linter, the type checker and the fast tests (5 minutes)"
 	@echo "make doctor  check what is installed, and say what to do about what is not"
 	@echo "make setup   make .venv (the other targets do so when they need it)"
-	@echo "make lock    resolve the packages anew and write requirements/*.txt"
+	@echo "make lock    resolve all packages again and write requirements/*.txt"
 	@echo "make colab   write out/art_nb.zip, to upload on Colab"
 	@echo "make data    rebuild the base models and the environments' data (two hours; downloads a model, 93 MB)"
 	@echo "make book    build the course's site, which needs no Python to read, in out/book"

@@ -79,7 +79,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     config: a pydantic model of your own, for rollouts to read.
     inference_base_url, inference_api_key: of the server.
     inference_model_name: the server's name of the model; None: `name`.
-    report_metrics: services that also receive what is logged: "wandb", "langfuse". None: none, whatever the environment.
+    report_metrics: services that also receive what is logged: "wandb", "langfuse". None: no service, even if keys are set.
     monitors: the same with options, e.g. `[art.monitoring.WandbMonitor(checkpoints=True)]`; see `art_nb.monitoring`.
     entity, run_id: of the run in Weights & Biases; None: the key's default entity, and `name`.
     id: accepted for ART, not used.

@@ -55,7 +55,7 @@ def training(side: str) -> Iterator[subprocess.Popen]:
 
 
 def rounds(side: str, seconds: float, beside: str) -> float:
-    """Rounds a second, after three to warm up, beside what is named."""
+    """Return rounds per second, after three for warm-up, while the named other work runs."""
     with training(side) as run:
         lines = run.stdout
         assert lines is not None  # requested with PIPE

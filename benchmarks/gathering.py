@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import art_nb as art
+from benchmarks.result import say
 from benchmarks.stock_trl import GRPOTrainer, stock_policy, stock_trainer
 
 BASE = Path(__file__).resolve().parent.parent / "data" / "nano"
@@ -81,6 +86,53 @@ def stock_generation(
         trainer.max_tool_calling_iterations = length - 1
         trainer._generate_and_score_completions([row for row in rows for _ in range(size)])
     return trainer.measured | {"environments": trainer.environments}
+
+
+@dataclass(frozen=True)
+class RolloutTask:
+    """A task of tool-calling episodes that both sides run.
+
+    column: the argument of the environment's `reset`, and with it the name of a scenario's id. rollout: (model, scenario,
+    maximum number of turns) -> trajectory. metric: a name, with the functions that compute it from our trajectories and from
+    the episodes of stock TRL's environments. noun: what a rollout is, for progress messages.
+    """
+
+    column: str
+    rollout: Callable[[art.TrainableModel, Any, int], Coroutine]
+    environment: Callable
+    max_turns: int
+    max_tokens: int
+    metric: str
+    ours: Callable[[list[art.Trajectory]], float]
+    stock: Callable[[list[Any]], float]
+    noun: str
+
+
+async def measure_ours(task: RolloutTask, folder: str, base: str, scenarios: list[Any], size: int) -> dict:
+    """Gather the rollouts with an empty cache, after a warm-up with another model."""
+    for name, turns in (("warm-up", 2), ("model", task.max_turns)):
+        model = await registered(folder, base, name)
+        measured = await gather([[task.rollout(model, scenario, turns) for _ in range(size)] for scenario in scenarios])
+    return measured | {task.metric: task.ours(measured["trajectories"])}
+
+
+def measure_stock(task: RolloutTask, folder: str, base: str, scenarios: list[Any], size: int) -> dict:
+    """Generate the same rollouts with stock TRL."""
+    columns = [{task.column: scenario.id} for scenario in scenarios]
+    measured = stock_generation(folder, base, columns, size, task.environment, task.max_turns, task.max_tokens)
+    return measured | {task.metric: task.stock([environment.episode for environment in measured["environments"]])}
+
+
+def compare_sides(task: RolloutTask, base: str, scenarios: list[Any], size: int) -> dict:
+    """Run both sides. Returns `compared`, and the task's metric of each side."""
+    rollouts = f"{len(scenarios) * size} {task.noun}"
+    with tempfile.TemporaryDirectory() as folder:
+        say(f"ours: {rollouts}")
+        ours = asyncio.run(measure_ours(task, folder, base, scenarios, size))
+        say(f"stock TRL: {rollouts}")
+        stock = measure_stock(task, folder, base, scenarios, size)
+    shares = {f"{side}_{task.metric}": numbers[task.metric] for side, numbers in (("ours", ours), ("stock", stock))}
+    return compared(ours, stock) | shares
 
 
 def compared(ours: dict, stock: dict) -> dict:

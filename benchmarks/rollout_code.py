@@ -10,13 +10,9 @@ mutations are cached before either side is timed (`try_all`); otherwise the firs
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-
 import art_nb as art
 from art_nb import environments
-from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
-from benchmarks.result import say
+from benchmarks.gathering import BASE, RolloutTask, compare_sides
 from code_repair import Problem, problems
 from code_repair.mutation_repair import (
     MUTATION_TURNS,
@@ -49,22 +45,16 @@ async def repaired(model: art.TrainableModel, problem: Problem, max_turns: int) 
     return (await rollout(model, problem, max_turns))[0]
 
 
-async def measure_ours(folder: str, base: str, chosen: list[Problem], size: int, max_turns: int = MUTATION_TURNS) -> dict:
-    """Gather the repairs with an empty cache, after a warm-up with another model."""
-    for name, turns in (("warm-up", 2), ("model", max_turns)):
-        model = await registered(folder, base, name)
-        measured = await gather([[repaired(model, problem, turns) for _ in range(size)] for problem in chosen])
-    repairs = measured["trajectories"]
-    over = [t.metrics["malformed"] + t.metrics["out_of_turns"] for t in repairs]
-    return measured | {"submitted": 1 - sum(over) / len(repairs)}
+def submitted(repairs: list[art.Trajectory]) -> float:
+    """Return the share of repairs that were submitted."""
+    return 1 - sum(t.metrics["malformed"] + t.metrics["out_of_turns"] for t in repairs) / len(repairs)
 
 
-def measure_stock(folder: str, base: str, chosen: list[Problem], size: int, max_turns: int = MUTATION_TURNS) -> dict:
-    """Generate the same repairs with stock TRL."""
-    columns = [{"problem": problem.id} for problem in chosen]
-    measured = stock_generation(folder, base, columns, size, MutationRepairEnvironment, max_turns, MAX_TOKENS)
-    repairs = [environment.episode for environment in measured["environments"]]
-    return measured | {"submitted": sum(repair.ended_by == "submitted" for repair in repairs) / len(repairs)}
+TASK = RolloutTask(
+    column="problem", rollout=repaired, environment=MutationRepairEnvironment, max_turns=MUTATION_TURNS,
+    max_tokens=MAX_TOKENS, metric="submitted", ours=submitted, noun="repairs",
+    stock=lambda repairs: sum(repair.ended_by == "submitted" for repair in repairs) / len(repairs),
+)  # fmt: skip
 
 
 def try_all(chosen: list[Problem]) -> None:
@@ -79,10 +69,4 @@ def measure(base: str, groups: int, size: int) -> dict:
     """Compare both sides."""
     chosen = problems("train", groups)
     try_all(chosen)
-    with tempfile.TemporaryDirectory() as folder:
-        say(f"ours: {groups * size} repairs")
-        ours = asyncio.run(measure_ours(folder, base, chosen, size))
-        say(f"stock TRL: {groups * size} repairs")
-        stock = measure_stock(folder, base, chosen, size)
-    shares = {f"{side}_submitted": numbers["submitted"] for side, numbers in (("ours", ours), ("stock", stock))}
-    return compared(ours, stock) | shares
+    return compare_sides(TASK, base, chosen, size)

@@ -12,14 +12,11 @@ a call; after a final answer, or a call that cannot be made, it requests one mor
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 from typing import Any
 
 import art_nb as art
 from art_nb import environments
-from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
-from benchmarks.result import say
+from benchmarks.gathering import BASE, RolloutTask, compare_sides
 from email_search.environment import (
     MAX_TURNS,
     EmailSearch,
@@ -47,30 +44,18 @@ async def play(model: art.TrainableModel, search: EmailSearch, **request: Any) -
     return await environments.rollout(model.openai_client(), search, metadata=metadata, **request)
 
 
-async def measure_ours(folder: str, base: str, questions: list[Scenario], size: int, max_turns: int = MAX_TURNS) -> dict:
-    """Gather the searches with an empty cache, after a warm-up with another model."""
-    for name, turns in (("warm-up", 2), ("model", max_turns)):
-        model = await registered(folder, base, name)
-        measured = await gather([[rollout(model, question, turns) for _ in range(size)] for question in questions])
-    searches = measured["trajectories"]
-    return measured | {"answered": sum(t.metrics["correct"] + t.metrics["wrong"] for t in searches) / len(searches)}
+def answered(searches: list[art.Trajectory]) -> float:
+    """Return the share of searches with a final answer."""
+    return sum(t.metrics["correct"] + t.metrics["wrong"] for t in searches) / len(searches)
 
 
-def measure_stock(folder: str, base: str, questions: list[Scenario], size: int, max_turns: int = MAX_TURNS) -> dict:
-    """Generate the same searches with stock TRL."""
-    columns = [{"scenario": question.id} for question in questions]
-    measured = stock_generation(folder, base, columns, size, EmailSearchEnvironment, max_turns, MAX_TOKENS)
-    searches = [environment.episode for environment in measured["environments"]]
-    return measured | {"answered": sum(search.ended_by == "answered" for search in searches) / len(searches)}
+TASK = RolloutTask(
+    column="scenario", rollout=rollout, environment=EmailSearchEnvironment, max_turns=MAX_TURNS, max_tokens=MAX_TOKENS,
+    metric="answered", ours=answered, noun="searches",
+    stock=lambda searches: sum(search.ended_by == "answered" for search in searches) / len(searches),
+)  # fmt: skip
 
 
 def measure(base: str, groups: int, size: int) -> dict:
     """Compare both sides."""
-    questions = scenarios("train", groups)
-    with tempfile.TemporaryDirectory() as folder:
-        say(f"ours: {groups * size} searches")
-        ours = asyncio.run(measure_ours(folder, base, questions, size))
-        say(f"stock TRL: {groups * size} searches")
-        stock = measure_stock(folder, base, questions, size)
-    shares = {f"{side}_answered": numbers["answered"] for side, numbers in (("ours", ours), ("stock", stock))}
-    return compared(ours, stock) | shares
+    return compare_sides(TASK, base, scenarios("train", groups), size)

@@ -10,13 +10,9 @@ show the difference.
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
-
 import art_nb as art
 from art_nb.environments import rollout as play_episode
-from benchmarks.gathering import BASE, compared, gather, registered, stock_generation
-from benchmarks.result import say
+from benchmarks.gathering import BASE, RolloutTask, compare_sides
 from customer_service import Task, course_tasks, course_world
 from customer_service.desk import DESK_TURNS, Desk
 from customer_service.front_desk import FrontDesk, FrontDeskEnvironment
@@ -47,31 +43,18 @@ async def served(model: art.TrainableModel, task: Task, max_turns: int) -> art.T
     return (await rollout(model, task, max_turns=max_turns))[0]
 
 
-async def measure_ours(folder: str, base: str, chosen: list[Task], size: int, max_turns: int = DESK_TURNS) -> dict:
-    """Gather the conversations with an empty cache, after a warm-up with another model."""
-    for name, turns in (("warm-up", 2), ("model", max_turns)):
-        model = await registered(folder, base, name)
-        measured = await gather([[served(model, task, turns) for _ in range(size)] for task in chosen])
-    conversations = measured["trajectories"]
-    over = [t.metrics["malformed"] + t.metrics["out_of_turns"] for t in conversations]
-    return measured | {"left": 1 - sum(over) / len(conversations)}
+def left(conversations: list[art.Trajectory]) -> float:
+    """Return the share of conversations that the customer ended."""
+    return 1 - sum(t.metrics["malformed"] + t.metrics["out_of_turns"] for t in conversations) / len(conversations)
 
 
-def measure_stock(folder: str, base: str, chosen: list[Task], size: int, max_turns: int = DESK_TURNS) -> dict:
-    """Generate the same conversations with stock TRL."""
-    columns = [{"task": task.id} for task in chosen]
-    measured = stock_generation(folder, base, columns, size, FrontDeskEnvironment, max_turns, MAX_TOKENS)
-    desks = [environment.episode for environment in measured["environments"]]
-    return measured | {"left": sum(desk.ended_by == "customer" for desk in desks) / len(desks)}
+TASK = RolloutTask(
+    column="task", rollout=served, environment=FrontDeskEnvironment, max_turns=DESK_TURNS, max_tokens=MAX_TOKENS,
+    metric="left", ours=left, noun="conversations",
+    stock=lambda desks: sum(desk.ended_by == "customer" for desk in desks) / len(desks),
+)  # fmt: skip
 
 
 def measure(base: str, groups: int, size: int) -> dict:
     """Compare both sides."""
-    chosen = course_tasks("retail", "train", groups)
-    with tempfile.TemporaryDirectory() as folder:
-        say(f"ours: {groups * size} conversations")
-        ours = asyncio.run(measure_ours(folder, base, chosen, size))
-        say(f"stock TRL: {groups * size} conversations")
-        stock = measure_stock(folder, base, chosen, size)
-    shares = {f"{side}_left": numbers["left"] for side, numbers in (("ours", ours), ("stock", stock))}
-    return compared(ours, stock) | shares
+    return compare_sides(TASK, base, course_tasks("retail", "train", groups), size)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from art_nb.environments import MalformedCall, parse_arguments
@@ -116,6 +118,39 @@ def targets(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Encoded]) -> torc
         for token, probability in target.items():
             found[i, token] = probability
     return found
+
+
+def of_similar_length(rows: Sequence[Encoded], rng: random.Random, tokens: int, fewest: int = 0) -> list[Encoded]:
+    """Return a random run of rows that are neighbours by length, so that little of a batch is padding.
+
+    The run has about `tokens` tokens including the padding, and at least `fewest` rows.
+    """
+    rows = sorted(rows, key=lambda row: len(row.ids))[rng.randrange(len(rows) // 2) :]
+    return rows[: max(fewest, next((n for n, row in enumerate(rows) if (n + 1) * len(row.ids) > tokens), len(rows)))]
+
+
+def excess_loss(
+    model: Qwen3ForCausalLM, hidden: torch.Tensor, answers: torch.Tensor, target: torch.Tensor
+) -> torch.Tensor:
+    """Return the cross-entropy of the answers minus the entropy of their targets, a scalar: 0 is perfect knowledge.
+
+    hidden: (B, T, H), output of the last layer. answers: (N, 2), as of `stack`. target: (N, V).
+    """
+    logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
+    return F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
+
+
+@contextmanager
+def recorded_output(layer: torch.nn.Module) -> Iterator[dict[str, torch.Tensor]]:
+    """Store the layer's latest output under "hidden" in the yielded dict, for a probe."""
+    recorded: dict[str, torch.Tensor] = {}
+    hook = layer.register_forward_hook(
+        lambda _, __, out: recorded.update(hidden=out[0] if isinstance(out, tuple) else out)
+    )
+    try:
+        yield recorded
+    finally:
+        hook.remove()
 
 
 def descend(

@@ -1,4 +1,4 @@
-"""One server for all tests that only ask it."""
+"""One server for all tests that only send requests to it."""
 
 import pytest
 from running_server import NANO, NANO_EMAIL, serving
@@ -7,13 +7,13 @@ from tiny_models import make_checkpoint
 
 @pytest.fixture(scope="session")
 def tiny_base(tmp_path_factory):
-    """A folder called "tiny", of a model of random weights."""
+    """Return a folder called "tiny" with a model of random weights."""
     return make_checkpoint(tmp_path_factory.mktemp("base") / "tiny")
 
 
 @pytest.fixture(scope="session")
 def server(tiny_base, tmp_path_factory):
-    """A running server of the base models "tiny", "nano" and "nano_email"."""
+    """Return a running server of the base models "tiny", "nano" and "nano_email"."""
     bases = {"tiny": str(tiny_base), "nano": NANO, "nano_email": NANO_EMAIL}
     with serving(tmp_path_factory.mktemp("served"), "--lease=2", **bases) as running:
         yield running

@@ -60,7 +60,7 @@ class FileBackend(ABC, Generic[M, R]):
 
     gpu_cost_per_hour_usd: logged as costs/gpu. progress: called with a short text before a long operation.
 
-    Raises: ValueError when `path` is in the place of a file.
+    Raises: ValueError when `path` is a file, or below one.
     """
 
     def __init__(

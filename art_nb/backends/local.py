@@ -45,7 +45,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             they are.
         progress: called with a short text before a long operation.
 
-    Raises: ValueError when `path` is in the place of a file.
+    Raises: ValueError when `path` is a file, or below one.
     """
 
     def __init__(
@@ -112,8 +112,8 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             self.run_log(model).append_row(state.split, state.step, row)
         loaded.finish(state.step)
 
-    def _ready(self, model: TrainableModel) -> LoadedModel:
-        """Return a registered model for sampling or training, restored first if the last attempt was interrupted."""
+    def _restored(self, model: TrainableModel) -> LoadedModel:
+        """Return a registered model; if an attempt to train or restore it was interrupted, restore it first."""
         loaded = self.loaded(model)
         if loaded.stale:
             self.restore(model, loaded)
@@ -133,7 +133,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
         Raises: RequestError, which says what to change.
         """
-        loaded = self._ready(to)
+        loaded = self._restored(to)
         policy = self.named_policy(loaded, model)
         if loaded.gather_resets.should_reset(loaded.sampler.decoder.idle):
             loaded.sampler.forget()
@@ -145,7 +145,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
         """Train one step and save a checkpoint. Raises: as `train`; the latest checkpoint is then loaded again."""
-        loaded, started = self._ready(model), time.perf_counter()
+        loaded, started = self._restored(model), time.perf_counter()
         row, learn = self._prepare(loaded, request)
         loaded.stale = True
         try:

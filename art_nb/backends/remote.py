@@ -60,7 +60,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         patience: seconds to retry while the server cannot be reached.
         progress: called with a short text while the server trains.
 
-    Raises, besides what `train` says: ConnectionError when the server cannot be reached; the data stays in the outbox.
+    Raises: as `train`; ConnectionError when the server cannot be reached: the data stays in the outbox.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         body = {"batch": batch, "project": model.project, "name": model.name, **work}
         counts = await self.connection.ask("POST", "/api/work", body)
         while counts["open"] or counts["leased"]:
-            self.progress(f"workers play: {counts['done']} done, {counts['leased']} in hand, {counts['open']} open")
+            self.progress(f"workers play: {counts['done']} done, {counts['leased']} running, {counts['open']} open")
             await asyncio.sleep(every)
             counts = await self.connection.ask("GET", f"/api/work/{batch}")
         results = await self.connection.ask("GET", f"/api/work/{batch}/results")

@@ -70,7 +70,7 @@ class ParityReport:
     rounding: float
 
     def __str__(self) -> str:
-        ties = f", {self.ties} part at a tie of two tokens (within {self.rounding:g} nats)" if self.ties else ""
+        ties = f", {self.ties} differ first at a tie of two tokens (within {self.rounding:g} nats)" if self.ties else ""
         return (
             f"{self.same} of {self.answers} greedy answers the same{ties}; log-probabilities of {self.tokens} tokens "
             f"differ by {self.mean:.2g} on average, {self.most:.2g} at most"

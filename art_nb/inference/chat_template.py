@@ -114,6 +114,6 @@ def verify_template(tokenizer) -> None:
         if ids != tokenizer.apply_chat_template(plain, tools=tools, add_generation_prompt=True, return_dict=False):
             raise RequestError(
                 "messages: this model's chat template builds control tokens in a way that can't be followed, so they can't "
-                f"be told apart from the text of messages; the template begins with {source[:80]!r}"
+                f"be distinguished from the text of messages; the template begins with {source[:80]!r}"
             )
     verified.add(source)

@@ -220,8 +220,8 @@ class BatchDecoder(Decoder):
 class NgramTable:
     """Proposes tokens that usually follow the last two; holds what last followed each pair, and how often in a row.
 
-    A proposed token is kept only if it is also drawn. Speculation therefore changes how many tokens a forward yields, and
-    never which. Fixed text, such as the frame of a tool call, is proposed correctly most of the time.
+    A proposed token is kept only if it is also drawn. Speculation therefore changes how many tokens a forward yields,
+    but not which ones. Fixed text, such as the frame of a tool call, is proposed correctly most of the time.
     """
 
     def __init__(self) -> None:

@@ -76,7 +76,7 @@ class IncrementalTemplate(ChatTemplate):
         whole = self.answered(prompt, messages[:-1], messages[-1])
         # Some templates do not repeat the generation prompt, because they drop earlier thoughts.
         answer = whole[len(prompt) :] if whole.startswith(prompt) else self.control.protect(messages[-1]["content"])
-        # Text behind the end token is the template's, not the policy's.
+        # Text after the end token is the template's, not the policy's.
         return self.control.ids(prompt), self.control.ids(answer.split(end)[0] + end)
 
     def _in_pieces(self, messages: list[dict]) -> str:

@@ -175,7 +175,7 @@ class Monitor:
         self.lost += 1
 
     def close_at_exit(self) -> None:
-        """Register `close` anew: exit handlers run last in, first out, and the service's package may register its own."""
+        """Register `close` again: exit handlers run last in, first out, and the service's package may register its own."""
         atexit.unregister(self.close)
         atexit.register(self.close)
 

@@ -1,4 +1,4 @@
-"""One GRPO update: TRL's GRPOTrainer on gathered trajectories, in the place of completions that it would generate.
+"""One GRPO update: TRL's GRPOTrainer on gathered trajectories, in place of completions that it would generate.
 
 The loss, its options and its metrics are TRL's. Added here: groups of any size, micro-batches whose weighted losses add up
 to the loss of the batch, an advantage per token, and metrics that explain a step.
@@ -118,7 +118,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
         return self.weighted_micro_batches(sequences, config.grad_accumulation_sequences, by_sequences)
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any):
-        """Return log-probabilities and entropies (B, T) of the sampled tokens, in the place of TRL's forward pass.
+        """Return log-probabilities and entropies (B, T) of the sampled tokens, in place of TRL's forward pass.
 
         In the first update TRL uses these log-probabilities as those of the sampling policy. Where they differ from the
         sampler's, the sampler's are set here, before TRL looks for them: for tokens that another policy sampled, and in

@@ -108,7 +108,7 @@ def load_policy(
             model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
     except OSError as error:
         if not is_local:
-            error.add_note(f"{name!r} was taken for a name on the hub, because {Path.cwd()} contains no such folder.")
+            error.add_note(f"{name!r} was interpreted as a name on the hub, because {Path.cwd()} contains no such folder.")
         raise
     config = model.config.get_text_config()
     if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:

@@ -22,7 +22,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from art_nb.inference.slots import common_prefix
 
 ATTENTION = "art_nb_prefix_tree"
-MAX_QUERIES = 256  # per tile: keys behind a tile's last query, or before its window, are skipped
+MAX_QUERIES = 256  # per tile: keys after a tile's last query, or before its window, are skipped
 CALL_COST = 4096  # one more call of attention costs as much as computing so many scores
 
 
@@ -80,7 +80,7 @@ class Tile(NamedTuple):
 
 
 class PrefixTree:
-    """The N nodes of some sequences in one row: of each sequence, the tokens behind the prefix shared with the one before.
+    """The N nodes of some sequences in one row: of each sequence, the tokens after the prefix shared with the one before.
 
     Sort the sequences for the smallest tree: then each shares most with the one before it.
 
@@ -183,7 +183,7 @@ class AttentionCall(NamedTuple):
 class AttentionPlan:
     """The attention calls of a layer. rows: (N,), the row of each node in their concatenated outputs.
 
-    Nodes that do not attend have the row behind the last, which holds zeros.
+    Nodes that do not attend have the row after the last, which contains zeros.
     """
 
     def __init__(self, tree: PrefixTree, tiles: list[Tile], window: int | None, dtype: torch.dtype):

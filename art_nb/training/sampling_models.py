@@ -1,4 +1,4 @@
-"""Turn a PEFT model into what the sampler runs: a plain transformers model with the adapter merged in or applied beside it.
+"""Turn a PEFT model into what the sampler runs: a plain transformers model with the adapter merged in or applied unmerged.
 
 Does not depend on how it was trained. The plain model's class comes from a second import of its module: on a GPU Unsloth
 rewrites methods of transformers' classes, while the sampler needs the published forward with its cache interface.

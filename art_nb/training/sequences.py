@@ -200,7 +200,7 @@ def demonstration_sequences(
 ) -> list[list[TokenSequence]]:
     """Return the sequences of each trajectory, its additional histories included, with the assistant's turns trained.
 
-    A turn is tokenised as it would be sampled: behind the prompt that the template renders from the messages before it.
+    A turn is tokenised as it would be sampled: after the prompt that the template renders from the messages before it.
     An assistant message without a message before it is not trained. context: maximum number of tokens per sequence.
 
     Raises: ValueError when there is no trajectory, or one (counted from 0) has nothing to train on or is too long.

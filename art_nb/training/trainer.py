@@ -96,7 +96,7 @@ class SequenceTrainer:
         return collate(sequences, self.policy.tokenizer.pad_token_id or 0, self.policy.device, self.as_tree)
 
     def forward_batch(self) -> list[torch.Tensor]:
-        """Run `self.batch` through the model, in the place of TRL's forward pass.
+        """Run `self.batch` through the model, in place of TRL's forward pass.
 
         Returns the values of `token_values` as (B, T) tensors, 0 where a token is not trained.
         """

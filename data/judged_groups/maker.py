@@ -1,4 +1,4 @@
-"""Makes data/judged_groups, groups of trajectories for evaluating judges: `python -m data judged_groups` (a minute).
+"""Make data/judged_groups, groups of trajectories for evaluating judges: `python -m data judged_groups` (a minute).
 
 The trajectories are by players of known skill, without a model, and have known outcomes. The scenarios are from the test
 splits, because the offline judge's criteria were developed on training scenarios.

@@ -1,4 +1,4 @@
-"""Trains data/nano, the tiny base model for 2048: `python -m data nano` (5 minutes on two cores).
+"""Train data/nano, the tiny base model for 2048: `python -m data nano` (5 minutes on two cores).
 
 A Qwen3 causal LM with less than a million parameters that knows the rules and formats of the game and plays badly, as a
 starting point for reinforcement learning. Its training data come from data/nano/demonstrations.py.
@@ -81,22 +81,18 @@ def batches(tokenizer: PreTrainedTokenizerFast, seed: int, tokens: int = 8192) -
 
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:
     """Train with supervision. Yields each step's answer loss in nats per token, minus the entropy of the targets."""
-    middle: dict[str, torch.Tensor] = {}
-    layer = model.model.layers[model.config.num_hidden_layers // 2 - 1]
-    hook = layer.register_forward_hook(lambda _, __, out: middle.update(hidden=out))
     probe = torch.nn.Linear(model.config.hidden_size, HINTS).to(model.device)
+    layer = model.model.layers[model.config.num_hidden_layers // 2 - 1]
+    with nano_model.recorded_output(layer) as middle:
 
-    def backward(ids, answers, target, hints, labels) -> torch.Tensor:
-        hidden = model.model(input_ids=ids).last_hidden_state
-        logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
-        # Minus the targets' entropy: zero means perfect knowledge of the rules.
-        answer_loss = F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
-        hint_loss = F.binary_cross_entropy_with_logits(probe(middle["hidden"][hints[:, 0], hints[:, 1]]), labels)
-        (answer_loss + hint_loss).backward()
-        return answer_loss
+        def backward(ids, answers, target, hints, labels) -> torch.Tensor:
+            hidden = model.model(input_ids=ids).last_hidden_state
+            answer_loss = nano_model.excess_loss(model, hidden, answers, target)
+            hint_loss = F.binary_cross_entropy_with_logits(probe(middle["hidden"][hints[:, 0], hints[:, 1]]), labels)
+            (answer_loss + hint_loss).backward()
+            return answer_loss
 
-    yield from nano_model.descend(model, probe, batches(tokenizer, seed), backward, steps)
-    hook.remove()
+        yield from nano_model.descend(model, probe, batches(tokenizer, seed), backward, steps)
 
 
 def evaluate(model, tokenizer, seed: int, prompts: int = 400) -> dict[str, float]:

@@ -1,7 +1,8 @@
 """Train data/nano_code, the nano base model for mutation repair: `python -m data nano_code`.
 
-The demonstrations (data/nano_code/demonstrations.py) teach it to answer with the number of a mutation that is listed beside
-a line of code and was not tried yet. It never has to copy words of the code, so it needs fewer steps than the email model.
+The demonstrations (data/nano_code/demonstrations.py) teach it to answer with the number of a mutation that is listed
+next to a line of code and was not tried yet. It never has to copy words of the code, so it needs fewer steps than the email
+model.
 """
 
 from __future__ import annotations
@@ -51,10 +52,7 @@ def batches(tokenizer, task: DemonstrationsCode, rng: random.Random, tokens: int
     """
     kinds = tokenizer.convert_tokens_to_ids([f"{kind} " for kind in KINDS])
     while True:
-        rows = sorted(encode(tokenizer, [task() for _ in range(24)]), key=lambda row: len(row.ids))
-        # Neighbours by length, from twice as many rows, so that little of the batch is padding.
-        rows = rows[rng.randrange(len(rows) // 2) :]
-        rows = rows[: next((n for n, row in enumerate(rows) if (n + 1) * len(row.ids) > tokens), len(rows))]
+        rows = nano_model.of_similar_length(encode(tokenizer, [task() for _ in range(24)]), rng, tokens)
         ids, answers = nano_model.stack(tokenizer, rows)
         offered = [(b, place + 1, kinds.index(token)) for b, row in enumerate(rows)
                    for place, token in enumerate(row.ids) if token in kinds]  # fmt: skip
@@ -65,25 +63,22 @@ def batches(tokenizer, task: DemonstrationsCode, rng: random.Random, tokens: int
 def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: int, seed: int) -> Iterator[float]:
     """Train with supervision. Each step yields the loss of the answers in nats per token, less the entropy of the targets.
 
-    As an auxiliary loss, a linear probe behind the second layer predicts the kind of each mutation at its number. The probe
+    As an auxiliary loss, a linear probe after the second layer predicts the kind of each mutation at its number. The probe
     is discarded.
     """
     rng = random.Random(seed)
-    middle: dict[str, torch.Tensor] = {}
-    layer = model.model.layers[model.config.num_hidden_layers // 2 - 1]
-    hook = layer.register_forward_hook(lambda _, __, out: middle.update(hidden=out))
     probe = torch.nn.Linear(model.config.hidden_size, len(KINDS)).to(model.device)
+    layer = model.model.layers[model.config.num_hidden_layers // 2 - 1]
+    with nano_model.recorded_output(layer) as middle:
 
-    def backward(ids, answers, target, changes, kinds) -> torch.Tensor:
-        hidden = model.model(input_ids=ids).last_hidden_state
-        logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
-        answer_loss = F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
-        probe_loss = F.cross_entropy(probe(middle["hidden"][changes[:, 0], changes[:, 1]]), kinds)
-        (answer_loss + probe_loss).backward()
-        return answer_loss
+        def backward(ids, answers, target, changes, kinds) -> torch.Tensor:
+            hidden = model.model(input_ids=ids).last_hidden_state
+            answer_loss = nano_model.excess_loss(model, hidden, answers, target)
+            probe_loss = F.cross_entropy(probe(middle["hidden"][changes[:, 0], changes[:, 1]]), kinds)
+            (answer_loss + probe_loss).backward()
+            return answer_loss
 
-    yield from nano_model.descend(model, probe, batches(tokenizer, DemonstrationsCode(rng), rng), backward, steps)
-    hook.remove()
+        yield from nano_model.descend(model, probe, batches(tokenizer, DemonstrationsCode(rng), rng), backward, steps)
 
 
 def evaluate(model, tokenizer, seed: int, prompts: int = 1000) -> dict[str, float]:

@@ -62,9 +62,7 @@ def batches(tokenizer, task: DemonstrationsEmail, rng: random.Random, tokens: in
         rows: list[Encoded] = []
         while sum(len(row.ids) for row in rows) < 2 * tokens:
             rows += encode(tokenizer, [task() for _ in range(8)])
-        # Neighbours by length, from twice as many rows, so that little of the batch is padding.
-        rows = sorted(rows, key=lambda row: len(row.ids))[rng.randrange(len(rows) // 2) :]
-        rows = rows[: max(2, next((n for n, row in enumerate(rows) if (n + 1) * len(row.ids) > tokens), len(rows)))]
+        rows = nano_model.of_similar_length(rows, rng, tokens, fewest=2)
         ids, answers = nano_model.stack(tokenizer, rows)
         yield ids, answers, ids[answers[:, 0], answers[:, 1] + 1]
 

@@ -1,4 +1,4 @@
-"""Trains data/nano_service, the tiny base model for customer service: `python -m data nano_service`.
+"""Train data/nano_service, the tiny base model for customer service: `python -m data nano_service`.
 
 Its training data, from data/nano_service/demonstrations.py, show which calls can be executed, with words copied from the
 conversation: an item of the order, a variant, a payment method. Copying takes longest to learn, so the layers start from
@@ -76,10 +76,7 @@ def initial_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCaus
 def batches(tokenizer, task: DemonstrationsService, rng: random.Random, tokens: int = 4096) -> Iterator[tuple]:
     """Yield batches of about `tokens` tokens: ids (B, T), positions of answer predictions (N, 2), their targets (N, V)."""
     while True:
-        rows = sorted(encode(tokenizer, [task() for _ in range(32)]), key=lambda row: len(row.ids))
-        # A contiguous run of conversations sorted by length, for little padding.
-        rows = rows[rng.randrange(len(rows) // 2) :]
-        rows = rows[: next((n for n, row in enumerate(rows) if (n + 1) * len(row.ids) > tokens), len(rows))]
+        rows = nano_model.of_similar_length(encode(tokenizer, [task() for _ in range(32)]), rng, tokens)
         ids, answers = nano_model.stack(tokenizer, rows)
         yield ids, answers, nano_model.targets(tokenizer, rows)
 

@@ -1,4 +1,4 @@
-"""Trains data/nano_tic_tac_toe, the tiny base model for self-play: `python -m data nano_tic_tac_toe` (minutes on two cores).
+"""Train data/nano_tic_tac_toe, the tiny base model for self-play: `python -m data nano_tic_tac_toe` (minutes on two cores).
 
 A Qwen3 causal LM that has seen every board of tic-tac-toe with all free squares as equally good answers. It knows which
 squares are free and, from the auxiliary loss of a linear probe, which squares complete a line. It plays at random.
@@ -53,9 +53,7 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
 
     A probe after the third layer, at the position before the answer, predicts `completed_lines`; it is discarded.
     """
-    rng, probed = random.Random(seed), {}
-    layer = model.model.layers[2]
-    hook = layer.register_forward_hook(lambda _, __, out: probed.update(hidden=out[0] if isinstance(out, tuple) else out))
+    rng = random.Random(seed)
     probe = torch.nn.Linear(model.config.hidden_size, 2 * len(SQUARES)).to(model.device)
 
     def batches() -> Iterator[tuple[torch.Tensor, ...]]:
@@ -63,24 +61,19 @@ def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, steps: in
             boards = rng.sample(BOARDS, 128)
             rows = encode(tokenizer, [demonstration(board, rng) for board in boards])
             ids, answers = nano_model.stack(tokenizer, rows)
-            target = torch.zeros(len(answers), nano_model.vocabulary(tokenizer))
-            for i, soft in enumerate(soft for row in rows for _, soft in row.answers):
-                target[i, list(soft)] = torch.tensor(list(soft.values()))
-            yield ids, answers, target, torch.tensor([completed_lines(board) for board in boards])
+            lines = torch.tensor([completed_lines(board) for board in boards])
+            yield ids, answers, nano_model.targets(tokenizer, rows), lines
 
-    def backward(ids: torch.Tensor, answers: torch.Tensor, target: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
-        hidden = model.model(input_ids=ids).last_hidden_state
-        logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
-        loss = F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()
-        squares = answers[::2]  # each answer is a square and the end of the turn
-        probe_loss = F.binary_cross_entropy_with_logits(probe(probed["hidden"][squares[:, 0], squares[:, 1]]), lines)
-        (loss + 4 * probe_loss).backward()
-        return loss
+    with nano_model.recorded_output(model.model.layers[2]) as probed:
 
-    try:
+        def backward(ids: torch.Tensor, answers: torch.Tensor, target: torch.Tensor, lines: torch.Tensor) -> torch.Tensor:
+            loss = nano_model.excess_loss(model, model.model(input_ids=ids).last_hidden_state, answers, target)
+            squares = answers[::2]  # each answer is a square and the end of the turn
+            probe_loss = F.binary_cross_entropy_with_logits(probe(probed["hidden"][squares[:, 0], squares[:, 1]]), lines)
+            (loss + 4 * probe_loss).backward()
+            return loss
+
         yield from nano_model.descend(model, probe, batches(), backward, steps)
-    finally:
-        hook.remove()
 
 
 @torch.inference_mode()

@@ -61,7 +61,7 @@ def doctor() -> int:
 
 
 def lock() -> int:
-    """resolve the packages anew and write requirements/course.txt and dev.txt (needs the extra `dev`)"""
+    """resolve all packages again and write requirements/course.txt and dev.txt (needs the extra `dev`)"""
     from course.lock import write_locks
 
     return _print_all(write_locks())

@@ -170,7 +170,7 @@ def demo(path: Path = ROOT / "notebooks" / "02_2048.ipynb", out: Path = ROOT / "
 
 
 def working_folder(folder: Path) -> Path:
-    """Make `notebooks/` in `folder`, beside a copy of the course's data, as in the repository; return its path."""
+    """Make `notebooks/` in `folder`, next to a copy of the course's data, as in the repository; return its path."""
     shutil.copytree(ROOT / "data", folder / "data", ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "notebooks").mkdir()
     return folder / "notebooks"

@@ -125,7 +125,7 @@ def _make(folder: Path, cache: Path, original: bool, wheel: str | os.PathLike | 
 
 
 def _adapted(adapter: Path, base: Path) -> Path:
-    """Write a copy of the adapter that names `base`, beside `base`, and return its folder."""
+    """Write a copy of the adapter that names `base`, next to `base`, and return its folder."""
     settings = json.loads((adapter / CONFIG).read_text(encoding="utf-8")) | {"base_model_name_or_path": str(base)}
     config, weights = json.dumps(settings, indent=2).encode(), (adapter / ADAPTER).read_bytes()
     folder = base.with_name(f"{base.name}-{hashlib.sha256(config + weights).hexdigest()[:12]}")

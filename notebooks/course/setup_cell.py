@@ -118,7 +118,7 @@ def colab_link(url: str, notebook: str) -> str:
 
 
 def write_badges() -> list[Path]:
-    """Write a Colab badge beside each notebook in the README's table, or remove all without an address."""
+    """Write a Colab badge next to each notebook in the README's table, or remove all without an address."""
     path, url = ROOT / "README.md", repository()
     readme = path.read_text(encoding="utf-8")
     written = BADGE.sub("", readme)

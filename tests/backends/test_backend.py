@@ -1,4 +1,4 @@
-"""A model from registration to checkpoints: what a step leaves, what an error or an interrupt leaves."""
+"""A model from registration to checkpoints: the files of a step, and the state after an error or an interrupt."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ async def registered(base, path, *, name="m", peft=None, trainer=None, **options
 
 
 async def rollout(model, scenario, turns=2):
-    """A conversation whose reward is the share of even bytes in what the model says."""
+    """Play a conversation whose reward is the share of even bytes in the model's answers."""
     trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": f"say {scenario}"}])
     client = model.openai_client()
     for turn in range(turns):
@@ -62,7 +62,7 @@ async def gather(model, step, groups=2, size=4):
 
 
 async def run(model, until, between=None):
-    """The training loop of a notebook; `between` is called after each step."""
+    """Run the training loop of a notebook; `between` is called after each step."""
     for step in range(await model.get_step(), until):
         await model.train(await gather(model, step), TrainConfig(learning_rate=5e-2))
         if between:
@@ -74,7 +74,7 @@ def adapter(path, step, name="m"):
 
 
 def state_of(model):
-    """Everything of the policy that training changes, and every file, to compare."""
+    """Return the weights, the optimizer's moments and all files, to compare."""
     running = model.backend().loaded(model)
     weights = {n: p.detach().clone() for n, p in running.policy.model.named_parameters()}
     files = {f: f.read_bytes() for f in sorted(running.folder.rglob("*")) if f.is_file()}
@@ -82,7 +82,7 @@ def state_of(model):
 
 
 def moments(learner):
-    """What the optimizer remembers."""
+    """Return the optimizer's moments as bytes."""
     state = learner.optimizer.state_dict()["state"]
     return {(i, name): value.numpy().tobytes() for i, each in state.items() for name, value in each.items()}
 
@@ -93,7 +93,7 @@ def assert_unchanged(before, after):
     assert before[1:] == after[1:]
 
 
-def test_a_step_reports_all_its_numbers(base, tmp_path):
+def test_a_step_reports_all_metrics(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)
         assert await model.get_step() == 0
@@ -113,7 +113,7 @@ def test_a_step_reports_all_its_numbers(base, tmp_path):
     assert row["step"] == 1 and row["split"] == "train" and row["group_rewards"] == rewards
     assert row["reward"] == pytest.approx(sum(map(sum, rewards)) / 12)
     assert row["groups_without_signal"] == 1 and row["groups"] == 3
-    # On the first update the trained policy is the one that sampled.
+    # In the first update the trained policy equals the policy that sampled.
     assert row["ratio_min"] == pytest.approx(1, abs=1e-4) == row["ratio_max"]
     assert row["clip_fraction"] == 0 and row["kl"] == pytest.approx(0, abs=1e-6)
     assert 0 < row["entropy"] < math.log(259)
@@ -126,7 +126,7 @@ def test_a_step_reports_all_its_numbers(base, tmp_path):
     assert records[0]["turns"][1]["advantages"] and records[0]["turns"][1]["tokens"]
 
 
-def test_checkpoint_holds_the_trained_adapter_and_the_start_is_step_0(base, tmp_path):
+def test_checkpoints_contain_the_adapters_of_step_0_and_of_each_step(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)
         start = state_of(model)[0]
@@ -145,7 +145,7 @@ def test_checkpoint_holds_the_trained_adapter_and_the_start_is_step_0(base, tmp_
     assert json.loads((folder / "0000/state.json").read_text()) == {"step": 0, "split": "train", "row": None}
 
 
-def test_a_new_process_goes_on_from_the_latest_checkpoint_bit_for_bit(base, tmp_path):
+def test_a_new_process_resumes_bit_exactly_from_the_latest_checkpoint(base, tmp_path):
     async def in_one_go():
         await run(await registered(base, tmp_path / "a"), 4)
 
@@ -162,7 +162,7 @@ def test_a_new_process_goes_on_from_the_latest_checkpoint_bit_for_bit(base, tmp_
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
-def test_seeds_decide_the_run(base, tmp_path):
+def test_the_seed_determines_the_run(base, tmp_path):
     async def go(path, seed):
         await run(await registered(base, path, seed=seed), 1)
 
@@ -225,7 +225,7 @@ def test_a_step_that_fails_halfway_changes_nothing(base, tmp_path, monkeypatch):
     asyncio.run(main())
 
 
-def test_a_step_without_signal_is_a_step_and_says_so(base, tmp_path):
+def test_a_step_without_signal_is_counted_and_reported(base, tmp_path):
     texts = []
 
     async def main():
@@ -242,7 +242,7 @@ def test_a_step_without_signal_is_a_step_and_says_so(base, tmp_path):
     assert "nothing to learn: in every group all rewards are equal" in texts
 
 
-def test_progress_tells_what_is_waited_for(base, tmp_path):
+def test_progress_reports_each_long_operation(base, tmp_path):
     texts = []
 
     async def main():
@@ -252,7 +252,7 @@ def test_progress_tells_what_is_waited_for(base, tmp_path):
     assert texts == [f"loading {base}", "training: update 1, micro-batch 1 of 1", "saving the checkpoint"]
 
 
-def test_nothing_is_printed_and_no_warning_given(base, tmp_path, capfd):
+def test_training_prints_nothing_and_warns_of_nothing(base, tmp_path, capfd):
     async def main():
         await run(await registered(base, tmp_path), 1)
 
@@ -263,7 +263,7 @@ def test_nothing_is_printed_and_no_warning_given(base, tmp_path, capfd):
     assert out == "" and err == ""
 
 
-def test_only_what_was_promised_is_written(base, tmp_path, monkeypatch):
+def test_only_the_documented_files_are_written(base, tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
 
@@ -279,7 +279,7 @@ def test_only_what_was_promised_is_written(base, tmp_path, monkeypatch):
         assert {os.path.basename(f) for f in files if f.startswith(f"checkpoints/{step}")} - {"README.md"} == kept
 
 
-def test_options_of_trl_hold_for_one_call_and_keep_the_optimizer(base, tmp_path):
+def test_trl_options_apply_to_one_call_and_keep_the_optimizer_state(base, tmp_path):
     async def go(path, configs):
         model = await registered(base, path, trainer={"epsilon": 0.3})
         for step, grpo in enumerate(configs):
@@ -295,7 +295,7 @@ def test_options_of_trl_hold_for_one_call_and_keep_the_optimizer(base, tmp_path)
     assert asyncio.run(go(tmp_path / "c", [{}, {}, {}]))[1] == one_by_one  # 0.9 is the default
 
 
-def test_delete_checkpoints_keeps_the_best_the_last_and_the_running_one(base, tmp_path):
+def test_delete_checkpoints_keeps_the_best_and_the_latest_step(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)
 
@@ -312,7 +312,7 @@ def test_delete_checkpoints_keeps_the_best_the_last_and_the_running_one(base, tm
     assert asyncio.run(main()) == ([2, 4], [2, 4])
 
 
-def test_a_model_that_is_not_registered_is_named(base, tmp_path):
+def test_an_unregistered_model_raises_with_its_name(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)
         stranger = art.TrainableModel(name="other", project="p", base_model=base)
@@ -322,7 +322,7 @@ def test_a_model_that_is_not_registered_is_named(base, tmp_path):
     asyncio.run(main())
 
 
-def test_bad_arguments_are_named(base, tmp_path):
+def test_invalid_arguments_raise(base, tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "deeper"):
         with pytest.raises(ValueError, match="file' is a file: give a folder"):
@@ -338,7 +338,7 @@ def test_bad_arguments_are_named(base, tmp_path):
         asyncio.run(register(base_model="./missing"))
 
 
-def test_an_adapter_of_another_shape_is_refused(base, tmp_path):
+def test_an_adapter_with_another_shape_raises(base, tmp_path):
     asyncio.run(registered(base, tmp_path))
     for peft in ({"r": 8}, {"target_modules": ["q_proj"]}):
         with pytest.raises(ValueError, match="0000 does not fit this model: it was made with another base model"):
@@ -378,8 +378,8 @@ def test_an_interrupt_while_gathering_changes_nothing(base, tmp_path, uninterrup
     assert adapter(tmp_path, 3) == uninterrupted
 
 
-def test_what_was_sampled_before_a_gathering_does_not_matter(base, tmp_path, uninterrupted):
-    """Validation, also on the scenarios of the next step, and requests outside of any gathering."""
+def test_earlier_samples_do_not_affect_a_gather_call(base, tmp_path, uninterrupted):
+    """Earlier samples: validation, also on the scenarios of the next step, and requests outside of any gather call."""
 
     async def main():
         model = await registered(base, tmp_path)
@@ -396,8 +396,8 @@ def test_what_was_sampled_before_a_gathering_does_not_matter(base, tmp_path, uni
     assert adapter(tmp_path, 3) == uninterrupted
 
 
-def test_a_gathering_within_a_rollout_still_draws_anew(base, tmp_path):
-    """Eight rollouts each ask the same in a gathering of their own, one after the other."""
+def test_a_gather_call_inside_a_rollout_draws_new_samples(base, tmp_path):
+    """Eight rollouts send the same request, each in its own gather call, one after the other."""
 
     async def nested(model):
         [inner] = await art.gather_trajectories([rollout(model, "the same", turns=1)], pbar_desc=None)
@@ -416,7 +416,7 @@ def test_a_gathering_within_a_rollout_still_draws_anew(base, tmp_path):
 
 
 def interrupted_in_learning(model, monkeypatch, at):
-    """Raises KeyboardInterrupt in the forward or the update of micro-batch `at`, once."""
+    """Raise KeyboardInterrupt in the forward or the update of micro-batch `at`, once."""
     learner = model.backend().loaded(model).learner
     learner.tokens_per_micro_batch = 64
     count = [0]
@@ -434,7 +434,7 @@ def interrupted_in_learning(model, monkeypatch, at):
 
 
 def interrupted_in_saving(monkeypatch, module, name, at):
-    """Raises KeyboardInterrupt before call number `at` of a function that saving uses, once."""
+    """Raise KeyboardInterrupt before call number `at` of a function that saving uses, once."""
     original, count = getattr(module, name), [0]
 
     def wrapped(*args, **kwargs):
@@ -492,7 +492,7 @@ def test_an_interrupt_while_training_or_saving_leaves_the_last_checkpoint(base, 
         assert await model.get_step() == checkpoints.latest(tmp_path / "p/models/m/checkpoints")
         if await model.get_step() == 1:
             weights, optimizer, files = after
-            # The trajectories of the step that will be done again may lie there; no other file.
+            # The trajectories of the step that will be repeated may exist; no other file.
             files.pop(tmp_path / "p/models/m/trajectories/train/0002.jsonl", None)
             assert_unchanged(before, (weights, optimizer, files))
         await run(model, 3)

@@ -1,6 +1,6 @@
-"""kill -9 at random instants: nothing is ever half written, and the killed run reaches the adapter of a quiet one.
+"""kill -9 at random times: no file is ever incomplete, and the killed run reaches the same adapter as an undisturbed one.
 
-The test starts this file as a program of its own: it imports everything once and forks a child for each attempt.
+The test runs this file in a separate process, which imports everything once and forks a child for each attempt.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ EXPECTED = {"adapter_model.safetensors", "adapter_config.json", "optimizer.safet
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks a process that has torch loaded")
-def test_killed_at_random_instants(tmp_path):
+def test_runs_killed_at_random_resume_to_the_same_adapter(tmp_path):
     from tiny_models import make_checkpoint
 
     make_checkpoint(tmp_path / "base")
@@ -36,7 +36,7 @@ def test_killed_at_random_instants(tmp_path):
 
 
 async def run_steps(base, path, until, tell):
-    """What a notebook does: train on gathered conversations; tidy up now and then."""
+    """Train on gathered conversations, as a notebook does, and delete checkpoints every four steps."""
     import art_nb as art
     from art_nb.backends.local import LocalBackend
     from art_nb.types import TrainConfig
@@ -65,7 +65,7 @@ async def run_steps(base, path, until, tell):
 
 
 def start(base, path, until):
-    """Fork a child that runs until `until`; returns its id and a pipe with a byte for each thing done."""
+    """Fork a child that runs until step `until`. Returns its PID and a pipe to which it writes a byte per event."""
     read, write = os.pipe()
     child = os.fork()
     if child:
@@ -82,7 +82,7 @@ def start(base, path, until):
 
 
 def finish(base, path, until):
-    """Let a child run to its end; returns the seconds until it had loaded, and those of a step."""
+    """Run a child to its end. Returns the seconds that loading took, and the seconds per step."""
     started = time.perf_counter()
     child, pipe = start(base, path, until)
     os.read(pipe, 1)
@@ -93,7 +93,7 @@ def finish(base, path, until):
 
 
 def check_files(folder):
-    """Everything that carries its final name is whole; returns the last step."""
+    """Assert that every file with its final name is complete. Returns the last step."""
     steps = sorted(int(f.name) for f in (folder / "checkpoints").iterdir() if f.name.isdecimal())
     for step in steps:
         checkpoint = folder / f"checkpoints/{step:04d}"
@@ -111,7 +111,7 @@ def check_files(folder):
 
 
 def check_safetensors(data):
-    """The header fits the size: https://github.com/huggingface/safetensors#format."""
+    """Assert that the header fits the size: https://github.com/huggingface/safetensors#format."""
     size = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + size])
     ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
@@ -125,8 +125,8 @@ def rows(folder):
 
 
 def kill_again_and_again(base, path, startup, step):
-    """Kill KILLS times, and on until a checkpoint was half written. Returns the kills while it loaded, saved, or at any time
-    after it had loaded."""
+    """Kill KILLS times, and further until a checkpoint was incomplete. Returns the kills during loading, during saving, and at any time
+    after loading."""
     draw, folder = random.Random(), path / "p/models/m"
     killed = {"loading": 0, "working": 0, "saving": 0, "half_saved": 0}
     for number in range(5 * KILLS):
@@ -148,13 +148,13 @@ def kill_again_and_again(base, path, startup, step):
 
 
 def compare(killed, quiet, last):
-    """Bit for bit: adapters, optimizer states, trajectories; metrics but for times. Returns checkpoints compared."""
+    """Compare adapters, optimizer states and trajectories bit for bit, and metrics without times. Returns the number of checkpoints."""
     steps = sorted(int(f.name) for f in (killed / "checkpoints").iterdir())
     assert steps[-1] == last
     same = [f"checkpoints/{s:04d}/{n}.safetensors" for s in steps for n in ("adapter_model", "optimizer")]
     same += [f"trajectories/train/{s:04d}.jsonl" for s in range(1, last + 1)]
     for name in same:
-        if (quiet / name).exists():  # the quiet run has deleted some
+        if (quiet / name).exists():  # the undisturbed run has deleted some
             assert (killed / name).read_bytes() == (quiet / name).read_bytes(), name
     assert (quiet / f"checkpoints/{last:04d}").exists()
     timed = ("time", "_s", "_per_s", "duration")
@@ -167,7 +167,7 @@ def compare(killed, quiet, last):
 
 
 def main(folder):
-    # All that a child would import, since that takes ten times as long as a step. No operation is run: a fork of torch's
+    # Everything that a child would import, which takes ten times as long as a step. No operation is run: a fork of torch's
     # threads would hang.
     import peft  # noqa: F401
 
@@ -179,7 +179,7 @@ def main(folder):
     startup, step = finish(base, folder / "timing", 3)
     killed = kill_again_and_again(base, folder / "killed", startup, step)
     last = max(6, check_files(folder / "killed/p/models/m") + 1)
-    last += last % 4 == 0  # a step beyond tidying up, which may leave a single checkpoint to compare
+    last += last % 4 == 0  # one step after a deletion, which may leave a single checkpoint to compare
     finish(base, folder / "killed", last)
     finish(base, folder / "quiet", last)
     compared = compare(folder / "killed/p/models/m", folder / "quiet/p/models/m", last)

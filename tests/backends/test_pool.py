@@ -1,4 +1,4 @@
-"""A pool of samplers: which one gets a conversation, what is counted, and which requests are sent again."""
+"""The pool of samplers: assignment of conversations, counting of prompts, and resending of requests."""
 
 import asyncio
 import pickle
@@ -45,7 +45,7 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def test_a_conversation_stays_and_new_ones_go_to_the_least_loaded(tmp_path):
+def test_a_conversation_keeps_its_sampler_and_new_ones_go_to_the_least_loaded(tmp_path):
     async def main():
         samplers = pool(tmp_path, 3)
 
@@ -54,7 +54,7 @@ def test_a_conversation_stays_and_new_ones_go_to_the_least_loaded(tmp_path):
             for turn in range(4):
                 messages = [*messages, user(f"{number} {turn}")]
                 answer = await samplers.create(messages=messages, max_tokens=5 + number)
-                messages.append(answer.choices[0].message)  # as openai gives it, not as a dict
+                messages.append(answer.choices[0].message)  # openai's object, not a dict
 
         await asyncio.gather(*(talk(number) for number in range(6)))
         owners = [{messages[0]["content"][0] for messages, *_ in sampler.asked} for sampler in samplers.samplers]
@@ -64,7 +64,7 @@ def test_a_conversation_stays_and_new_ones_go_to_the_least_loaded(tmp_path):
     asyncio.run(main())
 
 
-def test_the_count_of_a_prompt_does_not_depend_on_who_is_asked(tmp_path):
+def test_the_count_of_a_prompt_is_shared_by_all_samplers(tmp_path):
     async def main():
         samplers = pool(tmp_path, 2)
         ask = lambda text, **more: samplers.create(messages=[user(text)], max_tokens=1, **more)  # noqa: E731
@@ -73,7 +73,7 @@ def test_the_count_of_a_prompt_does_not_depend_on_who_is_asked(tmp_path):
         assert sorted(counts) == [("a", 0, "base"), *[("a", n, "m@0") for n in (0, 0, 1, 2, 3)], ("b", 0, "m@0")]
         asking = asyncio.create_task(ask("c"))
         await asyncio.sleep(0)
-        samplers.forget("m@0")  # somebody is asking: it is too early
+        samplers.forget("m@0")  # has no effect while a request is in progress
         await asyncio.gather(ask("a"), asking)
         assert ("a", 4) in [(m[0]["content"], times) for sampler in samplers.samplers for m, times, _ in sampler.asked]
         samplers.forget("m@0")
@@ -84,7 +84,7 @@ def test_the_count_of_a_prompt_does_not_depend_on_who_is_asked(tmp_path):
     asyncio.run(main())
 
 
-def test_what_a_dead_sampler_had_is_asked_again_and_counted_once(tmp_path):
+def test_requests_of_a_dead_sampler_are_resent_and_counted_once(tmp_path):
     async def main():
         samplers = pool(tmp_path, 2)
         first, second = samplers.samplers
@@ -99,7 +99,7 @@ def test_what_a_dead_sampler_had_is_asked_again_and_counted_once(tmp_path):
     asyncio.run(main())
 
 
-def test_what_can_not_be_asked(tmp_path):
+def test_invalid_requests_raise(tmp_path):
     async def main():
         samplers = pool(tmp_path, 1)
         for wrong, said in (({"model": "other"}, "'other' is not here"), ({"stream": True}, "stream=True")):
@@ -112,7 +112,7 @@ def test_what_can_not_be_asked(tmp_path):
     asyncio.run(main())
 
 
-def test_a_refusal_crosses_from_one_process_to_another():
-    """A sampler that has not been asked for minutes refuses, and is told anew: the status must arrive."""
+def test_a_status_error_survives_pickling():
+    """A sampler that dropped its session answers with a status, on which the client sends the session's state again."""
     refused = pickle.loads(pickle.dumps(StatusError(410, "not known here", retry_after="3")))
     assert (type(refused), refused.status, str(refused), refused.headers) == (StatusError, 410, "not known here", {"retry_after": "3"})

@@ -1,4 +1,4 @@
-"""RayBackend: the same rollouts and the same weights as in process."""
+"""RayBackend: the same rollouts and the same weights as with a LocalBackend."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ WHAT_A_CLOCK_SAYS = {"time", "rollout_s", "train_s", "save_s", "rollout_tokens_p
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Ray on this machine for all tests here, its actors on one thread each, as this process is meanwhile."""
+    """Start Ray on this machine for all tests here. Actors and this process use one thread each."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     connect("local", 16)
@@ -37,7 +37,7 @@ WORD = {"type": "json_schema", "json_schema": {"name": "word", "schema": {"type"
 
 
 async def rollout(model, scenario, answered=lambda: None):
-    """A conversation that is rewarded for early letters. Two are hardly ever the same, and their text tells their tokens."""
+    """Play a conversation that is rewarded for early letters. Two are hardly ever equal, and the text determines the tokens."""
     trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": f"say {scenario}"}])
     for _ in range(2):
         answer = await model.openai_client().chat.completions.create(
@@ -71,13 +71,13 @@ def said_in(groups):
 
 
 async def loop(model, steps):
-    """The training loop of a notebook; what every rollout said, token by token."""
+    """Run the training loop of a notebook. Returns the tokens of every rollout."""
     said = []
     for step in range(await model.get_step(), steps):
         groups = await gather(model, step, groups=3, size=4)
         said.append(said_in(groups))
         await model.train(groups, CONFIG)
-    await gather(model, 99, groups=2, size=2)  # what is only looked at changes nothing
+    await gather(model, 99, groups=2, size=2)  # rollouts that are not trained on change nothing
     return said
 
 
@@ -86,7 +86,7 @@ def without_clock(row):
 
 
 async def check_refusals(backend, model, base):
-    """What can't be done is said as in process, and changes nothing."""
+    """Invalid requests raise as with a LocalBackend, and change nothing."""
     groups = await gather(model, 3, groups=2, size=3)
     groups[1].trajectories[2].reward = float("nan")
     with pytest.raises(ValueError, match="^group 1, trajectory 2: reward is nan"):
@@ -106,7 +106,7 @@ async def check_refusals(backend, model, base):
 
 
 async def check_sessions(sampler):
-    """A restarted sampler does not know the session; an exchange that overtook its predecessor waits for it."""
+    """A restarted sampler does not know the session; an exchange that arrives before its predecessor waits for it."""
     with pytest.raises(Gone):
         await sampler.exchange("of-before", {"number": 1, "requests": []})
     send = lambda number: sampler.exchange("new", {"number": number, "requests": []})  # noqa: E731
@@ -116,7 +116,7 @@ async def check_sessions(sampler):
     assert await asyncio.gather(send(1), third) == [[], []]
 
 
-def test_a_loop_on_one_sampler_gives_what_it_gives_in_process(cluster, tiny_base, tmp_path):
+def test_a_training_loop_with_one_sampler_equals_one_in_process(cluster, tiny_base, tmp_path):
     async def run(backend):
         async with backend:
             model = await registered(backend, tiny_base)
@@ -141,18 +141,18 @@ async def process(actor):
 
 
 async def until(seen, over):
-    """Wait for a file that a learner writes, or until its step is over: on a machine too fast to see what comes between."""
+    """Wait for a file that a learner writes, or until its step is over, because a fast machine may finish it before the check."""
     while not (seen.exists() or over.done()):
         await asyncio.sleep(0)
 
 
 def without_probabilities(said):
-    """They differ by rounding, by who is decoded together."""
+    """Return the turns without log-probabilities, whose rounding depends on the batch."""
     return [[[turn[:3] for turn in rollout] for rollout in step] for step in said]
 
 
-def test_actors_that_are_killed_are_replaced_and_all_is_as_if_they_had_lived(cluster, tiny_base, tmp_path):
-    """A sampler with half of its conversations; the learner before its checkpoint and, in the next step, after it."""
+def test_killed_actors_are_replaced_without_changing_the_results(cluster, tiny_base, tmp_path):
+    """Killed are a sampler with half of its conversations, and the learner before its checkpoint and, in the next step, after it."""
 
     async def quiet():
         async with LocalBackend(path=tmp_path / "quiet", engine="transformers") as backend:
@@ -190,13 +190,13 @@ def test_actors_that_are_killed_are_replaced_and_all_is_as_if_they_had_lived(clu
 
 
 def relative(one, other):
-    """The distance of two files of tensors, over the length of one."""
+    """Return the distance of two files of tensors, relative to the norm of the first."""
     one, other = (torch.cat([t.flatten() for _, t in sorted(load_file(file).items())]) for file in (one, other))
     return float((one - other).norm() / one.norm())
 
 
-def test_two_learners_have_the_gradient_of_one_and_outlive_each_other(cluster, tiny_base, tmp_path):
-    """After one step of Adam its first moment is the gradient, times 0.1. Before the second step one learner is killed, in the
+def test_two_learners_compute_the_gradient_of_one_and_survive_each_others_crashes(cluster, tiny_base, tmp_path):
+    """After one step of Adam the first moment is the gradient times 0.1. Before the second step one learner is killed, in the
     third the other."""
     config = art.TrainConfig(learning_rate=5e-2, grad_accumulation_sequences=2, num_updates=2, kl_penalty_coef=0.1)
 
@@ -231,7 +231,7 @@ def test_two_learners_have_the_gradient_of_one_and_outlive_each_other(cluster, t
 
 
 async def played(model, scenario, folder, lives):
-    """`rollout`, with a word on who plays it; the first that finds the file `lives` ends its process, as a crash would."""
+    """Run `rollout` and record its process. The first call that finds the file `lives` kills its process, like a crash."""
     if lives.exists():
         lives.unlink()
         os.kill(os.getpid(), 9)
@@ -245,9 +245,9 @@ async def failing(model, scenario):
     raise KeyError(scenario)
 
 
-def test_rollouts_run_in_workers_of_their_own_and_outlive_them(cluster, tiny_base, tmp_path):
-    """Two workers, one of which dies in the middle. All rollouts come, each once, no two drawn alike, and teach."""
-    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as functions of a notebook are
+def test_rollouts_run_in_worker_processes_and_survive_their_crashes(cluster, tiny_base, tmp_path):
+    """One of two workers is killed. Every rollout is returned exactly once, no two are equal, and training uses them."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # as Ray does for functions of a notebook
     ended, lives = tmp_path / "ended", tmp_path / "lives"
     ended.mkdir()
 

@@ -1,4 +1,4 @@
-"""RemoteBackend: the same rollouts and the same weights as in process, and what a broken connection leaves."""
+"""RemoteBackend: the same rollouts and the same weights as with a LocalBackend, and recovery from broken connections."""
 
 import asyncio
 import json
@@ -38,13 +38,13 @@ async def registered(backend, base, name="m"):
 
 
 async def loop(model, steps):
-    """The training loop of a notebook; what every rollout said, token by token."""
+    """Run the training loop of a notebook. Returns the tokens of every rollout."""
     said = []
     for step in range(await model.get_step(), steps):
         groups = await gather(model, step, groups=3, size=4)
         said.append([[(c.prompt_token_ids, c.token_ids, c.token_logprobs) for c in t.choices()] for g in groups for t in g])
         await model.train(groups, art.TrainConfig(learning_rate=5e-2))
-    await gather(model, 99)  # what is only looked at changes nothing
+    await gather(model, 99)  # rollouts that are not trained on change nothing
     return said
 
 
@@ -55,7 +55,7 @@ def without_clock(row):
     return {k: v for k, v in row.items() if k not in WHAT_A_CLOCK_SAYS and not k.startswith(("time/", "throughput/"))}
 
 
-def test_a_loop_against_a_server_gives_what_it_gives_in_process(server, tiny_base, tmp_path):
+def test_a_training_loop_on_a_server_equals_one_in_process(server, tiny_base, tmp_path):
     async def run(backend, name):
         async with backend:
             model = await registered(backend, tiny_base)
@@ -116,13 +116,13 @@ async def loop_of_one_step(backend, base, name):
 
 
 async def lost(response, request):
-    """The answer was on its way."""
+    """Lose the response after the server sent it."""
     await (await response).aread()
     raise httpx.ReadError("lost")
 
 
 async def late(response, request):
-    """The client waits for no answer, however soon it comes: as a rule it asks again while the server is busy with the first."""
+    """Time out before the response arrives: the client usually resends while the server still works on the first request."""
     try:
         await asyncio.wait_for(response, 0.02)
     except TimeoutError:
@@ -131,13 +131,13 @@ async def late(response, request):
 
 
 @pytest.mark.parametrize("trouble", [lost, late])
-def test_what_is_not_heard_is_asked_for_again_and_the_step_is_taken_once(server, tiny_base, tmp_path, monkeypatch, trouble):
-    """Every third answer of the server, and the first to each training request."""
+def test_requests_with_lost_responses_are_resent_and_the_step_is_taken_once(server, tiny_base, tmp_path, monkeypatch, trouble):
+    """Every third response is lost, and the first response to each training request."""
     send, sent, on_disk = httpx.AsyncHTTPTransport.handle_async_request, [], []
 
     async def troubled(self, request):
         trains = request.url.path.endswith("/train")
-        if trains:  # what is sent lies on the disk before it is
+        if trains:  # the data is on the disk before it is sent
             on_disk.append([json.loads(path.read_bytes())["groups"] for path in tmp_path.rglob("outbox/*.json")])
             assert on_disk[-1] == [json.loads(request.content)["groups"]]
         sent.append(request.url.path)
@@ -157,8 +157,8 @@ def test_what_is_not_heard_is_asked_for_again_and_the_step_is_taken_once(server,
     assert len(on_disk) > 1 and not list(tmp_path.rglob("outbox/*.json"))
 
 
-def test_an_exchange_that_is_sent_again_gets_its_reply_whatever_came_since():
-    """The reply to the first is lost, and meanwhile the client had more to ask."""
+def test_a_repeated_exchange_gets_the_same_reply():
+    """The reply to the first exchange is lost, and the client has sent further exchanges in the meantime."""
 
     async def answer(**asked):
         return ChatCompletion(id=asked["said"], created=0, model="m", object="chat.completion", choices=[])
@@ -171,7 +171,7 @@ def test_an_exchange_that_is_sent_again_gets_its_reply_whatever_came_since():
             return asyncio.create_task(session.exchange(Exchange(number=number, received=received, requests=said)))
 
         first = await exchange(0, 0)
-        with pytest.raises(StatusError) as early:  # it has overtaken exchange 1, which is on its way
+        with pytest.raises(StatusError) as early:  # it arrives before exchange 1
             await exchange(2, 2)
         assert early.value.status == 425
         waiting = exchange(1, 1)
@@ -190,7 +190,7 @@ def test_an_exchange_that_is_sent_again_gets_its_reply_whatever_came_since():
     asyncio.run(main())
 
 
-def test_a_server_that_is_killed_while_it_trains_and_comes_back(tiny_base, tmp_path):
+def test_a_server_killed_in_training_and_restarted_takes_the_step_once(tiny_base, tmp_path):
     server, begun = Server(tmp_path / "served", tiny=str(tiny_base)).start(), asyncio.Event()
 
     async def restarted():
@@ -217,8 +217,8 @@ def test_a_server_that_is_killed_while_it_trains_and_comes_back(tiny_base, tmp_p
         server.kill()
 
 
-def test_a_step_is_not_taken_again_for_a_request_that_a_new_server_has_never_seen(tiny_base, tmp_path):
-    """Its answer was lost and the server killed: the checkpoint knows its key, the log what the choices were taught."""
+def test_a_restarted_server_recognises_a_repeated_training_request(tiny_base, tmp_path):
+    """The response was lost and the server killed: the checkpoint contains the request's key, the log the advantages."""
     server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
 
     async def main():
@@ -251,8 +251,8 @@ def test_a_step_is_not_taken_again_for_a_request_that_a_new_server_has_never_see
         server.kill()
 
 
-def test_a_server_that_is_restarted_while_rollouts_run_gives_no_answer_twice(tiny_base, tmp_path):
-    """How often something was asked decides what is drawn: the client remembers it where the server can't."""
+def test_a_server_restarted_during_rollouts_repeats_no_sample(tiny_base, tmp_path):
+    """Draws depend on how often a prompt was sampled before. The client counts this, because a restarted server has lost the counts."""
     server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
 
     async def ask_twice(model, between):
@@ -290,7 +290,7 @@ def test_a_server_that_is_restarted_while_rollouts_run_gives_no_answer_twice(tin
     assert there == here and len({tuple(said) for game in there for said in game}) == 6
 
 
-def test_a_server_out_of_reach_is_named_and_what_was_gathered_is_sent_later(server, tiny_base, tmp_path):
+def test_an_unreachable_server_raises_and_the_groups_are_sent_later(server, tiny_base, tmp_path):
     async def main():
         async with remote(server, tmp_path, patience=0.3) as backend:
             model, groups = await loop_of_one_step(backend, tiny_base, "late")
@@ -314,7 +314,7 @@ def test_a_server_out_of_reach_is_named_and_what_was_gathered_is_sent_later(serv
 
 @contextmanager
 def proxy_that_refuses(status, body):
-    """A program between client and server that answers every request itself."""
+    """Run a program between client and server that answers every request itself."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -336,7 +336,7 @@ def proxy_that_refuses(status, body):
 @pytest.mark.parametrize(
     ("status", "body"), [(403, b"<html>Forbidden</html>"), (413, b'{"error": {"message": "too long"}}'), (400, b"{}"), (404, b"")]
 )
-def test_a_refusal_that_is_not_the_servers_own_keeps_what_was_gathered(server, tiny_base, tmp_path, status, body):
+def test_a_proxys_refusal_keeps_the_gathered_groups(server, tiny_base, tmp_path, status, body):
     async def main():
         async with remote(server, tmp_path) as backend:
             model, groups = await loop_of_one_step(backend, tiny_base, f"proxy{status}")
@@ -356,8 +356,8 @@ def test_a_refusal_that_is_not_the_servers_own_keeps_what_was_gathered(server, t
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
-def test_a_step_that_failed_for_want_of_space_is_trained_when_there_is_room(tiny_base, tmp_path):
-    """RLIMIT_FSIZE makes each larger write of the server fail, as a full disk does."""
+def test_a_step_that_failed_on_a_full_disk_is_trained_when_it_is_resent(tiny_base, tmp_path):
+    """RLIMIT_FSIZE makes each larger write of the server fail, like a full disk."""
 
     async def main(server):
         async with remote(server, tmp_path / "here") as backend:
@@ -425,7 +425,7 @@ def test_checkpoints_are_forked_and_deleted(server, tiny_base, tmp_path):
     asyncio.run(main())
 
 
-def test_what_is_cancelled_is_not_sampled_and_nothing_waits_for_it(server, tiny_base, tmp_path):
+def test_a_cancelled_request_is_not_sampled(server, tiny_base, tmp_path):
     async def main():
         async with remote(server, tmp_path) as backend:
             model = await registered(backend, tiny_base, "cancelled")

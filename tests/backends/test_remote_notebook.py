@@ -1,4 +1,4 @@
-"""Notebook 02 against a server in another process: its own cells, one line changed, and the same to the last byte."""
+"""Notebook 02 with a server in another process: one line of its cells changed, and byte-identical results."""
 
 import ast
 import asyncio
@@ -13,11 +13,11 @@ from art_nb.storage.run_log import RunLog
 ROOT = Path(__file__).parents[2]
 HERE = 'backend = LocalBackend(path=".art")'
 SMALL = {"WIN = 256": "WIN = 32", "STEPS, GROUPS, GROUP_SIZE = 40, 2, 16": "STEPS, GROUPS, GROUP_SIZE = 2, 2, 6"}
-NEEDED = ("WIN = ", HERE, "async def rollout(", "async def train(")  # the cells that hold these
+NEEDED = ("WIN = ", HERE, "async def rollout(", "async def train(")  # the cells that contain these texts
 
 
 def recipe() -> str:
-    """The cells of notebook 02 that make the model, play and train; smaller, since a test has no minutes."""
+    """Return the cells of notebook 02 that create the model, play and train, with smaller sizes."""
     notebook = json.loads((ROOT / "notebooks/02_2048.ipynb").read_text("utf-8"))
     cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     chosen = [cell for cell in cells if any(needed in cell for needed in NEEDED)]
@@ -30,7 +30,7 @@ def recipe() -> str:
 
 
 async def run(source: str, folder: Path, monkeypatch) -> dict:
-    """Runs cells as a kernel does, in `folder`; their names afterwards."""
+    """Run cells in `folder`, as a kernel does. Returns their variables."""
     folder.mkdir()
     monkeypatch.chdir(folder)
     names: dict = {}
@@ -39,10 +39,10 @@ async def run(source: str, folder: Path, monkeypatch) -> dict:
     return names
 
 
-def test_one_line_of_notebook_02_is_changed_and_nothing_else_is_different(server, tmp_path, monkeypatch, capsys):
+def test_notebook_02_with_a_remote_backend_gives_identical_results(server, tmp_path, monkeypatch, capsys):
     source = recipe()
     assert source.count(HERE) == 1
-    local = source.replace(HERE, 'backend = LocalBackend(path=".art", engine="transformers")')  # the server's of these tests
+    local = source.replace(HERE, 'backend = LocalBackend(path=".art", engine="transformers")')  # the engine of the tests' server
     remote = source.replace(HERE, f'backend = art.RemoteBackend("{server.url}", "{TOKEN}", path=".art")')
     changed = [pair for pair in zip(local.splitlines(), remote.splitlines(), strict=True) if pair[0] != pair[1]]
     assert len(changed) == 1

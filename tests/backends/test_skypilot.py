@@ -1,4 +1,4 @@
-"""Renting through SkyPilot: its own parser takes every task; the rest is played by this machine, through a real server."""
+"""Renting through SkyPilot: its own parser reads every task; this machine stands in for the rented one, with a real server."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ BASES = {"qwen": "Qwen/Qwen3-0.6B", "odd": "a b; c"}
 
 @pytest.fixture(scope="session")
 def sky_python():
-    """A Python that has SkyPilot, in an environment of its own: it asks for another uvicorn than we do. Made once, a minute."""
+    """Return a Python with SkyPilot in its own environment, because it requires another uvicorn. Created once, which takes a minute."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art_nb" / f"skypilot-{VERSION}"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.parent / f".{folder.name}.lock"):
@@ -52,7 +52,7 @@ print("FOUND" + json.dumps(found))
 
 
 def parsed(sky_python, paths):
-    """What SkyPilot makes of each file."""
+    """Return each file as SkyPilot parses it."""
     environment = os.environ | {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "ART_NB_TOKEN": "t", "HF_TOKEN": "t"}
     run = subprocess.run([sky_python, "-c", PARSE, *map(str, paths)], capture_output=True, text=True, env=environment)
     assert "FOUND" in run.stdout, run.stderr[-2000:]
@@ -64,7 +64,7 @@ def address(monkeypatch):
     monkeypatch.setattr(skypilot, "_source", lambda: "https://github.com/someone/art_nb")
 
 
-def test_skypilot_takes_every_task(sky_python, tmp_path, address):
+def test_skypilot_parses_every_task(sky_python, tmp_path, address):
     made = [
         server_task(base_models=BASES, gpu="H100"),
         server_task(base_models=BASES, gpu="A100:4", art_version="v0.1.0"),
@@ -88,39 +88,39 @@ def test_skypilot_takes_every_task(sky_python, tmp_path, address):
     assert taken[3]["secrets"] == ["ART_NB_TOKEN", "HF_TOKEN"] and "[Spot]" in str(taken[3]["resources"])
 
 
-def test_a_token_is_in_no_task(address):
+def test_a_task_contains_no_token(address):
     assert server_task(base_models=BASES, gpu="H100")["secrets"] == {"ART_NB_TOKEN": None}
 
 
 @pytest.mark.parametrize(
     ("options", "words"), [({}, "give what to rent"), ({"gpu": "H100", "base_models": {}}, "name the models that the server may train"), ({"gpu": "H100", "art_version": "1.0; rm -rf /"}, "expected a tag, branch or commit")]
 )
-def test_what_can_not_be_a_task(options, words, address):
+def test_invalid_task_options_raise(options, words, address):
     with pytest.raises(ValueError, match=words):
         server_task(**{"base_models": BASES} | options)
 
 
-def test_without_an_address_a_task_needs_a_folder(monkeypatch):
+def test_without_a_repository_address_a_task_needs_a_folder(monkeypatch):
     monkeypatch.setattr(skypilot, "metadata", lambda name: Message())
     with pytest.raises(ValueError, match="pass a folder or wheel"):
         server_task(base_models=BASES, gpu="H100")
 
 
-# A cloud of one machine, this one: SkyPilot's own command line and parser read what they are given; then `launch` runs the
-# task here, and `down` ends it. HOME is what makes ~/art_nb the environment of the tests.
+# A cloud of one machine, this one: SkyPilot's own command line and parser read the arguments; then `launch` runs the
+# task here, and `down` ends it. HOME is set so that ~/art_nb is the environment of the tests.
 CLOUD = """#!{python}
 import json, os, signal, subprocess, sys
 import sky
 folder = {folder!r}
 command, rest = sys.argv[1], sys.argv[2:]
 from sky.client.cli import command as cli
-getattr(cli, command).make_context(command, list(rest))  # its own command line takes them, or says what is wrong
+getattr(cli, command).make_context(command, list(rest))  # SkyPilot's own command line validates them
 with open(folder + "/calls", "a") as log:
     log.write(json.dumps(sys.argv[1:]) + "\\n")
 if command == "launch":
     print("the token is", os.environ["ART_NB_TOKEN"])
     if os.path.exists(folder + "/no-capacity"):
-        sys.exit("no machine of this kind is to be had")
+        sys.exit("no machine of this kind is available")
     import yaml
     text = yaml.safe_load(open(rest[-1]))
     task = sky.Task.from_yaml_config(text | {{"secrets": dict.fromkeys(text["secrets"], "x")}})
@@ -130,7 +130,7 @@ if command == "launch":
 else:
     os.killpg(int(open(folder + "/job").read()), signal.SIGKILL)
 """
-# What `ssh -N -L HERE:PORT:THERE:PORT HOST` does, without a login.
+# Equivalent to `ssh -N -L HERE:PORT:THERE:PORT HOST`, without a login.
 TUNNEL = """#!{python}
 import socket, sys, threading
 here, port, there, to = sys.argv[sys.argv.index("-L") + 1].split(":")
@@ -160,7 +160,7 @@ with socket.create_server((here, int(port))) as server:
 
 @pytest.fixture
 def cloud(sky_python, tmp_path, tiny_base, monkeypatch, address):
-    """Arguments of `initialize_cluster` for a cloud that is this machine."""
+    """Return arguments of `initialize_cluster` for a cloud that consists of this machine."""
     folder = tmp_path / "cloud"
     (folder / "art_nb/bin").mkdir(parents=True)
     root = Path(__file__).parents[2]
@@ -182,7 +182,7 @@ def calls(cloud):
     return [json.loads(line) for line in (Path(cloud["sky"]).parent / "calls").read_text().splitlines()]
 
 
-def test_a_rented_machine_trains_and_goes_back(cloud, tmp_path, capfd):
+def test_a_rented_machine_trains_and_is_returned(cloud, tmp_path, capfd):
     (tmp_path / "env").write_text("# keys\nHF_TOKEN='hf-secret'\n")
 
     async def main():
@@ -191,7 +191,7 @@ def test_a_rented_machine_trains_and_goes_back(cloud, tmp_path, capfd):
         result = await model.train(await gather(model, 0), art.TrainConfig(learning_rate=1e-2))
         folder = await backend.download_checkpoint(model)
         await backend.close()
-        again = await SkyPilotBackend.initialize_cluster(**cloud)  # the notebook was closed: the machine is still there
+        again = await SkyPilotBackend.initialize_cluster(**cloud)  # the notebook was closed, but the machine is still running
         model = await registered(again, "tiny")
         step = await model.get_step()
         await again.down()
@@ -207,21 +207,21 @@ def test_a_rented_machine_trains_and_goes_back(cloud, tmp_path, capfd):
     assert not list((tmp_path / "here").glob(".*token"))
 
 
-def test_no_machine_is_to_be_had(cloud, tmp_path):
+def test_missing_capacity_raises_with_the_secrets_masked(cloud, tmp_path):
     (tmp_path / "cloud/no-capacity").touch()
     with pytest.raises(RuntimeError, match="(?s)`sky launch` failed.*<ART_NB_TOKEN>.*no machine of this kind"):
         asyncio.run(SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False))
     assert not list((tmp_path / "here").glob(".*token"))
 
 
-def test_a_server_that_does_not_come_up(cloud, tmp_path, monkeypatch):
+def test_a_server_that_does_not_start_raises(cloud, tmp_path, monkeypatch):
     monkeypatch.setattr(skypilot, "READY_TIMEOUT", 0.5)
     (tmp_path / "cloud/art_nb/bin/art-nb").write_text("#!/bin/sh\nexit 1\n")
     with pytest.raises(RuntimeError, match="has not answered for 0.5 s"):
         asyncio.run(SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False))
 
 
-def test_a_token_is_its_owners_alone(cloud, tmp_path):
+def test_the_token_file_is_readable_by_its_owner_only(cloud, tmp_path):
     async def main():
         backend = await SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False)
         (kept,) = (tmp_path / "here").glob(".*token")
@@ -235,7 +235,7 @@ def test_a_token_is_its_owners_alone(cloud, tmp_path):
     assert [call[0] for call in calls(cloud)] == ["launch", "cancel", "launch", "down"]
 
 
-def test_without_the_command(monkeypatch, tmp_path):
+def test_a_missing_sky_command_raises(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="uv tool install skypilot"):
         asyncio.run(SkyPilotBackend.initialize_cluster(gpu="H100"))

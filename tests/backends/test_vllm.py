@@ -35,7 +35,7 @@ async def ask(of, messages, **options):
     return answer.choices[0]
 
 
-def test_its_greedy_answers_and_probabilities_are_those_of_the_own_sampler_after_each_step(stand_in, tiny_base, tmp_path):
+def test_greedy_answers_and_log_probabilities_equal_those_of_the_local_sampler_after_each_step(stand_in, tiny_base, tmp_path):
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base)
         for step in range(2):
@@ -52,17 +52,17 @@ def test_its_greedy_answers_and_probabilities_are_those_of_the_own_sampler_after
                 top = [[[t.logprob for t in each.top_logprobs] for each in choice.logprobs.content] for choice in (theirs, ours)]
                 assert sum(top[0], []) == pytest.approx(sum(top[1], []), abs=1e-4)
                 said.setdefault(name, []).append(theirs.token_ids)
-        assert said["m"] != said["m@0"] == said[str(tiny_base)], "training changed nothing: this proves nothing"
+        assert said["m"] != said["m@0"] == said[str(tiny_base)], "training changed nothing, so the comparison shows nothing"
         assert await model.get_step() == 2 and list(model.history().rollout_s > 0) == [True, True]
         return model
 
     model = asyncio.run(main())
     loaded = [body["lora_path"] for route, body in stand_in.asked if route == "POST /v1/load_lora_adapter"]
     assert loaded == [str(tmp_path / f"p/models/m/checkpoints/{step:04d}") for step in (0, 1, 2)]
-    assert (model.history().ratio_max - 1).abs().max() < 1e-3, "what was sampled there has the probabilities that the learner sees"
+    assert (model.history().ratio_max - 1).abs().max() < 1e-3, "the sampler's log-probabilities equal the learner's"
 
 
-def test_every_setting_is_said_and_control_tokens_are_none(stand_in, tiny_base, tmp_path):
+def test_every_setting_is_explicit_and_messages_contain_no_control_token(stand_in, tiny_base, tmp_path):
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base, "said")
         await ask(model, QUESTIONS[2], temperature=0.5, top_p=0.9, max_tokens=3)
@@ -75,12 +75,12 @@ def test_every_setting_is_said_and_control_tokens_are_none(stand_in, tiny_base, 
     asyncio.run(main())
 
 
-def test_stop_strings_and_several_answers_and_streams(stand_in, tiny_base, tmp_path):
+def test_stop_strings_several_choices_and_streams(stand_in, tiny_base, tmp_path):
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base, "stops")
         create = model.openai_client().chat.completions.create
         several = await create(messages=QUESTIONS[0], n=4, max_tokens=6)
-        assert len({tuple(choice.token_ids) for choice in several.choices}) > 1, "each has draws of its own"
+        assert len({tuple(choice.token_ids) for choice in several.choices}) > 1, "each choice has its own draws"
         whole = (await ask(model, QUESTIONS[0])).message.content
         cut = await ask(model, QUESTIONS[0], stop=[whole[1]])
         assert cut.message.content == whole[: whole.index(whole[1])] and cut.finish_reason == "stop"
@@ -92,20 +92,20 @@ def test_stop_strings_and_several_answers_and_streams(stand_in, tiny_base, tmp_p
     asyncio.run(main())
 
 
-def test_a_server_that_is_started_anew_is_told_of_the_adapter_again(stand_in, tiny_base, tmp_path):
+def test_a_restarted_server_gets_the_adapter_again(stand_in, tiny_base, tmp_path):
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base, "again")
         before = await ask(model, QUESTIONS[0])
         stand_in.restart()
         after = await ask(model, QUESTIONS[0])
         assert before.token_ids == after.token_ids
-        other = await registered(backend(stand_in, tmp_path), tiny_base, "again")  # a new client of a server that has it
+        other = await registered(backend(stand_in, tmp_path), tiny_base, "again")  # a new client of a server that has loaded the adapter
         assert (await ask(other, QUESTIONS[0])).token_ids == before.token_ids
 
     asyncio.run(main())
 
 
-def test_who_does_not_wait_any_more_leaves_nothing_behind(stand_in, tiny_base, tmp_path):
+def test_a_cancelled_request_leaves_nothing_behind(stand_in, tiny_base, tmp_path):
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base, "left")
         asking = asyncio.create_task(ask(model, QUESTIONS[0]))
@@ -119,7 +119,7 @@ def test_who_does_not_wait_any_more_leaves_nothing_behind(stand_in, tiny_base, t
     asyncio.run(main())
 
 
-def test_what_is_missing_is_said(tiny_base, tmp_path):
+def test_a_missing_setting_or_server_raises(tiny_base, tmp_path):
     async def main():
         with VllmStandIn(tiny_base, runtime_loras=False) as server:
             model = await registered(backend(server, tmp_path), tiny_base)

@@ -1,4 +1,4 @@
-"""The data and their makers: an item is written whole and its maker stays; the base models are what their makers make."""
+"""The data and their makers: items are written atomically, makers are kept, and the base models are reproducible."""
 
 import hashlib
 import importlib
@@ -27,7 +27,7 @@ def filled(**texts):
     return lambda folder: [(folder / name).write_text(text) for name, text in texts.items()]
 
 
-def test_what_was_made_is_replaced_and_what_was_not_stays(tmp_path):
+def test_made_files_are_replaced_and_others_are_kept(tmp_path):
     item = tmp_path / "item"
     write_item(item, filled(card="old", model="old", dropped="old"))
     (item / "maker.py").write_text("make()")
@@ -40,7 +40,7 @@ def test_what_was_made_is_replaced_and_what_was_not_stays(tmp_path):
     assert found == {"card": b"new", "model": b"new", "maker.py": b"make()", "notes/card": b"of mine"}
 
 
-def test_an_item_that_fails_in_the_making_is_left_alone(tmp_path):
+def test_an_interrupted_maker_leaves_the_item_unchanged(tmp_path):
     item = tmp_path / "item"
     write_item(item, filled(card="old"))
     (item / "maker.py").write_text("make()")
@@ -56,7 +56,7 @@ def test_an_item_that_fails_in_the_making_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("name", command.ITEMS)
-def test_the_card_names_the_command_and_the_maker_and_the_hashes_are_those_of_all_files(name):
+def test_cards_name_command_and_maker_and_hashes_cover_all_files(name):
     item = command.ITEMS[name]
     folder = command.ROOT / item.folder
     sums = read_sums(folder)
@@ -70,7 +70,7 @@ def test_the_card_names_the_command_and_the_maker_and_the_hashes_are_those_of_al
     assert (DATA / link).resolve() == command.ROOT / root / package / "README.md"
 
 
-def test_the_command_makes_the_items_it_is_given_and_names_them_all_otherwise(monkeypatch, capsys):
+def test_the_command_makes_the_given_items_or_all(monkeypatch, capsys):
     monkeypatch.setattr(command, "ITEMS", {name: command.Item("", "", "") for name in "ab"})
     monkeypatch.setattr(command, "make", lambda name: {"size": {"a": 1, "b": 2}[name]})
     assert command.main(["b"]) == 0 and capsys.readouterr().out == "b: size 2\n"
@@ -86,15 +86,15 @@ def base(request):
     return folder, recipe, facts, AutoTokenizer.from_pretrained(folder)
 
 
-def test_the_tokenizer_is_made_again_to_the_byte(base, tmp_path):
+def test_the_tokenizer_is_reproduced_byte_for_byte(base, tmp_path):
     folder, recipe, facts, _ = base
     recipe.tokenizer(facts["seed"]).save_pretrained(tmp_path)
     assert files(tmp_path).keys() == {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"}
     assert files(tmp_path).items() <= files(folder).items()
 
 
-def test_the_first_steps_of_training_are_the_recorded_ones(base):
-    """And they teach something. The rest differs in its last digits from processor to processor, and takes minutes."""
+def test_the_first_training_steps_reproduce_the_recorded_losses(base):
+    """The loss also falls. Later steps take minutes, and their last digits depend on the processor."""
     folder, recipe, facts, tokenizer = base
     model = recipe.initial_model(tokenizer, facts["seed"])
     committed = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -106,17 +106,17 @@ def test_the_first_steps_of_training_are_the_recorded_ones(base):
     assert losses == pytest.approx(facts["first_losses"], abs=0.01) and losses[0] - losses[-1] > 0.1
 
 
-def test_the_committed_model_answers_as_its_card_says(base):
+def test_the_committed_model_has_the_recorded_metrics(base):
     folder, recipe, facts, tokenizer = base
-    prompts = 300 if recipe.task in ("code_repair", "customer_service") else 80  # shares of a part of their calls
+    prompts = 300 if recipe.task in ("code_repair", "customer_service") else 80  # some shares are computed over a part of the calls
     shares = recipe.evaluate(AutoModelForCausalLM.from_pretrained(folder), tokenizer, facts["seed"] + 2, prompts=prompts)
     recorded = {name: facts[name] for name in shares}
-    assert shares == pytest.approx(recorded, abs=0.1)  # three standard errors of the rarest of them
+    assert shares == pytest.approx(recorded, abs=0.1)  # three standard errors of the rarest share
     assert recipe.card.format(**facts) == (folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_a_base_model_is_made_whole(tmp_path, base):
-    """By a recipe of few steps that looks at nothing: what it writes loads, and says of itself what was done."""
+def test_a_base_model_is_written_completely(tmp_path, base):
+    """With a recipe of few steps and no evaluation: the result loads, and its card states the recipe."""
     _, recipe, _, tokenizer = base
     quick = nano_model.Recipe(
         "a task", 2, lambda seed: tokenizer, recipe.initial_model, lambda *given: iter([3.0, 1.0]), lambda *given: {"legal": 0.5},
@@ -131,15 +131,15 @@ def test_a_base_model_is_made_whole(tmp_path, base):
     assert AutoTokenizer.from_pretrained(tmp_path / "made").get_vocab() == tokenizer.get_vocab()
 
 
-def test_a_choice_between_words_of_several_tokens_is_refused(base):
+def test_a_choice_between_words_of_several_tokens_raises(base):
     *_, tokenizer = base
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "sesquipedalian"}]
     with pytest.raises(ValueError, match="'sesquipedalian' is not one token"):
         chat_format.encode(tokenizer, [Demonstration(messages, choices=[{"sesquipedalian": 1.0}])])
 
 
-def test_the_adapter_of_the_real_model_is_made_as_its_card_says(monkeypatch):
-    """The first batch's loss is the recorded one, however the batch is cut."""
+def test_the_maker_of_the_real_models_adapter_reproduces_the_recorded_loss(monkeypatch):
+    """The first batch's loss equals the recorded one for any size of micro-batches."""
     from art_nb.training.policy import load_policy
     from course.real_model import smollm2
     from data.real_email import maker
@@ -153,8 +153,8 @@ def test_the_adapter_of_the_real_model_is_made_as_its_card_says(monkeypatch):
     assert next(maker.train(policy, facts["batches"], facts["seed"])) == pytest.approx(facts["first_losses"][0], abs=0.01)
 
 
-def test_the_adapter_is_written_without_the_place_of_its_base(tmp_path):
-    """What is written is what was trained, rounded to bfloat16."""
+def test_the_adapter_contains_no_local_path_of_its_base_model(tmp_path):
+    """The written weights are the trained ones, rounded to bfloat16."""
     import torch
     from safetensors.torch import load_file
 
@@ -172,7 +172,7 @@ def test_the_adapter_is_written_without_the_place_of_its_base(tmp_path):
         assert torch.equal(written[name.replace(".default", "")], tensor.bfloat16())
 
 
-def test_the_trained_adapter_is_the_other_one_trained_on():
+def test_the_trained_adapter_differs_from_its_start_by_a_plausible_amount():
     from safetensors.torch import load_file
 
     before, after = DATA / "real_email", DATA / "real_email_trained"
@@ -183,12 +183,12 @@ def test_the_trained_adapter_is_the_other_one_trained_on():
     old, new = (load_file(folder / "adapter_model.safetensors") for folder in (before, after))
     assert old.keys() == new.keys()
     moved = max(float((new[name].float() - old[name].float()).abs().max()) for name in old)
-    # Adam moves a weight by about the learning rate a step at most, and that falls to a tenth.
+    # Adam moves a weight by at most about the learning rate per step, and the rate falls to a tenth.
     assert 0 < moved < facts["learning_rate"] * facts["steps"]
 
 
-def test_the_trained_adapter_is_made_whole(tmp_path, monkeypatch):
-    """By one step of the nano model that searches mails."""
+def test_the_trained_adapter_is_written_completely(tmp_path, monkeypatch):
+    """With one step of the nano model for email search."""
     monkeypatch.setattr(trained_maker, "GROUPS", 1)
     monkeypatch.setattr(trained_maker, "SIZE", 2)
     facts = trained_maker.build(tmp_path / "made", base=str(DATA / "nano_email"), steps=1)

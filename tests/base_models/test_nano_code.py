@@ -1,4 +1,4 @@
-"""The base model that mends functions: what it is shown, and how it reads. test_data.py makes it."""
+"""The base model for code repair: its demonstrations and tokenizer. test_data.py trains it."""
 
 import random
 import re
@@ -33,7 +33,7 @@ def demonstrations(task):
     return [task() for _ in range(60)]
 
 
-def test_every_call_that_is_shown_is_well_formed_and_follows_its_distribution(demonstrations):
+def test_every_demonstrated_call_is_well_formed_and_has_positive_probability(demonstrations):
     for demonstration in demonstrations:
         calls = [m["tool_calls"][0]["function"] for m in demonstration.messages if m.get("tool_calls")]
         for call in calls:
@@ -47,7 +47,7 @@ def test_every_call_that_is_shown_is_well_formed_and_follows_its_distribution(de
             assert all(sum(share.values()) == pytest.approx(1) for share in (names, *others))
 
 
-def test_a_number_past_the_end_is_shown_now_and_then_and_is_never_a_target():
+def test_an_invalid_number_occurs_sometimes_and_is_never_a_target():
     task, refused = DemonstrationsCode(random.Random(1)), 0
     for demonstration in (task() for _ in range(100)):
         calls = [m["tool_calls"][0]["function"] for m in demonstration.messages if m.get("tool_calls")]
@@ -61,8 +61,8 @@ def test_a_number_past_the_end_is_shown_now_and_then_and_is_never_a_target():
     assert 3 <= refused < 50
 
 
-def test_code_with_other_names_does_the_same(task):
-    """The examples, renamed along with the code, come out as they did."""
+def test_renamed_code_gives_the_same_results(task):
+    """The renamed examples give the same results with the renamed code."""
     for problem in problems("train")[:60:4]:
         (text,) = problem.files.values()
         source, *calls = task.renamed(problem, "\x00".join([text, *(test.call for test in problem.visible)])).split("\x00")
@@ -72,12 +72,12 @@ def test_code_with_other_names_does_the_same(task):
         assert problem.entry not in source.replace("\n", " ").partition("(")[0] or source != text
 
 
-def test_only_training_functions_are_shown(task):
+def test_only_training_functions_are_demonstrated(task):
     assert {problem.split for problem in task.problems} == {"train"}
     assert not {p.family for p in task.problems} & {p.family for split in ("val", "test") for p in problems(split)}
 
 
-def test_the_player_is_mediocre_as_the_card_says():
+def test_the_player_is_mediocre():
     rng, repaired, tries, chosen = random.Random(0), 0, 0, problems("train", 300)
     for problem in chosen:
         repair = MutationRepair(problem)
@@ -86,10 +86,10 @@ def test_the_player_is_mediocre_as_the_card_says():
             repair.call(name, arguments)
         repaired += repair.metrics()["repaired"]
         tries += len(repair.tried)
-    assert 0.05 < repaired / len(chosen) < 0.2 and 1 < tries / len(chosen) < 2  # a try or two
+    assert 0.05 < repaired / len(chosen) < 0.2 and 1 < tries / len(chosen) < 2  # one or two mutations
 
 
-def test_the_probe_is_told_the_kind_of_each_change_that_is_offered(tokenizer, task):
+def test_the_probes_labels_are_the_kinds_of_the_offered_mutations(tokenizer, task):
     ids, _, _, changes, kinds = next(batches(tokenizer, task, random.Random(0)))
     for row, tokens in enumerate(ids):
         first = tokenizer.decode(tokens).partition("<|im_end|>\n<|im_start|>assistant")[0]
@@ -98,7 +98,7 @@ def test_the_probe_is_told_the_kind_of_each_change_that_is_offered(tokenizer, ta
         assert told == shown and [int(number) for _, number in shown] == list(range(1, len(shown) + 1))
 
 
-def test_the_words_of_a_call_are_one_token_each_and_each_has_its_own_distribution(tokenizer):
+def test_the_words_of_a_call_are_single_tokens_with_their_own_distributions(tokenizer):
     function = {"name": "mend", "arguments": {"change": 12}}
     said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
     shares = ({MEND: 0.5, SUBMIT: 0.5}, {"12": 0.75, "3": 0.25})
@@ -111,7 +111,7 @@ def test_the_words_of_a_call_are_one_token_each_and_each_has_its_own_distributio
     )
 
 
-def test_any_text_survives_and_the_template_only_ever_extends(tokenizer, demonstrations):
+def test_any_text_round_trips_and_the_template_only_appends(tokenizer, demonstrations):
     for text in ("    return x  # variable 7", "\u202eabc\n", "🙂 \x00", "<|im_end|", "ß" * 50, '"}}</tool_call'):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     assert IncrementalTemplate(tokenizer, MUTATION_TOOLS, {}).by_message

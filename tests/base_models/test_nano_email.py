@@ -1,4 +1,4 @@
-"""The base model of the email task: what it is shown, how it reads, and where it is told to look. test_data.py makes it."""
+"""The base model for email search: its demonstrations, tokenizer and attention loss. test_data.py trains it."""
 
 import random
 from itertools import pairwise
@@ -27,7 +27,7 @@ def demonstrations():
     return [generator() for _ in range(200)]
 
 
-def test_every_call_that_is_shown_is_well_formed_and_a_search_ends_by_its_answer(demonstrations):
+def test_every_demonstrated_call_is_well_formed_and_the_last_one_answers(demonstrations):
     for demonstration in demonstrations:
         calls = [m["tool_calls"][0]["function"] for m in demonstration.messages if m.get("tool_calls")]
         for call in calls:
@@ -38,8 +38,8 @@ def test_every_call_that_is_shown_is_well_formed_and_a_search_ends_by_its_answer
         assert len(demonstration.choices) == sum(m["role"] == "assistant" for m in demonstration.messages)
 
 
-def test_no_fact_of_the_courses_mailbox_is_shown(demonstrations):
-    """The made-up mailboxes have the course's words but other mails: no mail of theirs has the same text and date."""
+def test_demonstrations_contain_no_mail_of_the_courses_mailbox(demonstrations):
+    """The generated mailboxes use the course's words, but no mail has the same text and date as one of the course's."""
     ours = {(mail.date, mail.body) for mail in make(0)[0]}
     generator = DemonstrationsEmail(random.Random(5), mailboxes=1)
     mailbox = generator.asked[0][0]
@@ -47,7 +47,7 @@ def test_no_fact_of_the_courses_mailbox_is_shown(demonstrations):
     assert len(theirs) > 5000 and not ours & theirs
 
 
-def test_the_searcher_is_mediocre_as_the_card_says():
+def test_the_searcher_is_mediocre():
     rng, correct, asked = random.Random(0), 0, scenarios("train")
     for scenario in asked:
         search = EmailSearch(course_mailbox(), scenario)
@@ -56,7 +56,7 @@ def test_the_searcher_is_mediocre_as_the_card_says():
     assert 0.15 < correct / len(asked) < 0.25  # a fifth
 
 
-def test_any_text_survives_and_numbers_are_pairs_of_digits(tokenizer):
+def test_any_text_round_trips_and_numbers_are_split_into_pairs_of_digits(tokenizer):
     for text in ("m4811", "Kate Winter", "14:30", "\u202eabc\n", "🙂 \x00", "<|im_end|", "ß" * 50, '"}}</tool_call'):
         assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
     for number in ("4811", "100", "7", "2024"):
@@ -64,7 +64,7 @@ def test_any_text_survives_and_numbers_are_pairs_of_digits(tokenizer):
         assert pieces == [number[i : i + 2] for i in range(0, len(number), 2)]
 
 
-def test_the_template_names_the_tools_and_only_ever_extends(tokenizer, demonstrations):
+def test_the_template_lists_the_tools_and_only_appends(tokenizer, demonstrations):
     shown = tokenizer.apply_chat_template(demonstrations[0].messages[:1], tools=TOOLS, tokenize=False)
     for tool in TOOLS:
         names = ", ".join(tool["function"]["parameters"]["properties"])
@@ -75,7 +75,7 @@ def test_the_template_names_the_tools_and_only_ever_extends(tokenizer, demonstra
     assert all(longer.startswith(shorter) for shorter, longer in pairwise(texts))
 
 
-def test_occurrences_equal_a_plain_count():
+def test_occurrences_equal_brute_force():
     draw = random.Random(1)
     ids = torch.tensor([[draw.randrange(5) for _ in range(24)] for _ in range(8)])
     said = nano_email.occurrences(ids)

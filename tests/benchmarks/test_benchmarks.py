@@ -23,7 +23,7 @@ MACHINE = {"processor", "cores", "threads", "load", "device", "versions", "date"
 
 
 def printed(capsys, name, measure) -> dict:
-    """What the benchmark printed, which must be one line of JSON."""
+    """Return the benchmark's output, which must be one line of JSON."""
     print_result(name, measure)
     (line,) = capsys.readouterr().out.splitlines()
     result = json.loads(line)
@@ -40,8 +40,8 @@ def test_rollout(capsys):
     assert result["ours_turns"] <= 3 and result["stock_turns"] <= 3
 
 
-def test_stock_trl_reads_what_our_client_would_send(tmp_path):
-    """Every token of its games is where our client's template puts it, tools, boards and answers alike."""
+def test_stock_trl_gets_the_same_prompts_as_our_client(tmp_path):
+    """The tokens of TRL's games equal those of our client's template: tools, boards and answers."""
     stock = rollout.measure_stock(str(tmp_path), BASE, groups=2, size=2, turns=3)
     ours = asyncio.run(rollout.measure_ours(str(tmp_path), BASE, groups=2, size=2, turns=3))
     assert ours["prompts"] == stock["prompts"]
@@ -60,7 +60,7 @@ def test_an_illegal_move_neither_ends_the_game_nor_changes_the_board():
     while "left" in environment.game.legal_moves():
         board = environment.move("left")
     assert environment.move("left") == board and environment.move("nowhere") == board
-    for _ in range(400):  # far beyond the end of a game played so badly
+    for _ in range(400):  # many more turns than such bad games last
         board = environment.move((environment.game.legal_moves() or ["left"])[0])
     assert board == environment.game.render() and not environment.game.over
 
@@ -76,7 +76,7 @@ def test_learner(capsys, other):
         "stock_batch_size", "stock_tokens_per_s_by_batch_size", "sequences", "tokens", "distinct_tokens", "trained_tokens",
         "padding_of_stock", "grad_norms",
     }  # fmt: skip
-    assert result["ratio"] > 0 and result["sequences"] == count  # it stops where its gradient is not that of stock TRL
+    assert result["ratio"] > 0 and result["sequences"] == count  # raises when the gradients differ from stock TRL's
     assert 0 < result["trained_tokens"] < result["tokens"] and 0 <= result["padding_of_stock"] < 1
     assert 0 < result["distinct_tokens"] < result["tokens"]
 
@@ -106,7 +106,7 @@ def test_rise_of_the_real_model(capsys):
     assert run.keys() == {"seed", "before", "after", "rise", "low", "high", "seconds"}
 
 
-def test_short_answers_are_paid_by_turns(tmp_path):
+def test_short_answers_get_alternating_rewards(tmp_path):
     async def main():
         return await batches.gathered(await gathering.registered(str(tmp_path), BASE, "model"), "answers", groups=2, size=4)
 
@@ -115,9 +115,9 @@ def test_short_answers_are_paid_by_turns(tmp_path):
     assert len({str(t.messages()[1]) for group in groups for t in group}) == 2
 
 
-def test_tool_calls_are_called_and_go_on_from_what_was_said(tmp_path):
+def test_tool_calls_are_executed_and_the_conversation_continues(tmp_path):
     async def main():
-        model = await gathering.registered(str(tmp_path), BASE, "model")  # plays 2048, knows nothing of mails
+        model = await gathering.registered(str(tmp_path), BASE, "model")  # a model for 2048, which cannot search mails
         return await batches.gathered(model, "tools", groups=2, size=4, turns=3)
 
     groups = asyncio.run(main())
@@ -131,7 +131,7 @@ def test_tool_calls_are_called_and_go_on_from_what_was_said(tmp_path):
 
 
 def nano_answers() -> skills.Skill:
-    """The short answers, by a model that is there without SmolLM2's wheel."""
+    """Use a nano model for the short answers, so that SmolLM2's wheel is not needed."""
     return replace(skills.answers(), base=lambda: BASE)
 
 
@@ -150,12 +150,12 @@ def test_time_to_skill(skill, capsys, monkeypatch):
         assert run["seconds"] <= 0.5 and run["stopped"] == (run["after"] < run["before"] + small.rise)
 
 
-def test_both_sides_are_paid_alike_for_an_answer():
+def test_both_sides_get_the_same_reward_for_an_answer():
     texts = ["It costs 12 dollars", "12", "of 12, 13", "none", "112"]
     assert skills.right([[{"role": "assistant", "content": text}] for text in texts], [12] * 5) == [1, 1, 0, 0, 0]
 
 
-def test_stock_is_paid_for_correct_answers():
+def test_stock_trl_is_rewarded_for_correct_answers():
     environment, scenario = skills.PaidForAnswers(), email_questions("train", 1)[0]
     for answer, paid in ((scenario.answer, 1.0), ("I don't know", 0.0), ("no such thing", 0.0)):
         environment.reset(scenario.id)
@@ -164,7 +164,7 @@ def test_stock_is_paid_for_correct_answers():
         assert environment.get_reward() == paid
 
 
-def test_a_race_stops_at_its_limit_or_its_goal():
+def test_a_run_stops_at_its_time_limit_or_its_target():
     race = time_to_skill.Race("ours", 0, limit=30.0, goal=0.2)
     race.measured(0.2)
     race.trained(4.0)
@@ -178,7 +178,7 @@ def test_a_race_stops_at_its_limit_or_its_goal():
 
 
 @pytest.mark.parametrize("module", [rollout, learner, time_to_skill])
-def test_the_command_says_what_it_measures(module, capsys, monkeypatch):
+def test_the_help_describes_the_output(module, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmark", "--help"])
     with pytest.raises(SystemExit):
         module.main()

@@ -28,7 +28,7 @@ def test_rollout_code(capsys):
 
 @pytest.mark.parametrize("reward", ["simple", "whole"])
 def test_rise_code(capsys, monkeypatch, reward):
-    """One step of training on one group; then nothing is left to learn from and the model must still be asked."""
+    """One training step on one group, after which no group has a signal; the evaluation must still run."""
     monkeypatch.setattr(rise_code, "GROUPS", 1)
     monkeypatch.setattr(rise_code, "SIZE", 2)
     result = printed(capsys, "rise_code", lambda: rise_code.measure([0], "val", reward, steps=1, count=3))
@@ -41,7 +41,7 @@ def test_rise_code(capsys, monkeypatch, reward):
             assert found["low"] <= found["rise"] <= found["high"]
 
 
-def test_a_repair_and_a_cheat_are_paid_as_the_reward_says():
+def test_the_rewards_of_a_repair_and_of_a_special_case():
     def paid(calls, reward):
         return asyncio.run(rise_code.paid(Scripted(map(written, calls)), PROBLEM, reward))
 
@@ -51,7 +51,7 @@ def test_a_repair_and_a_cheat_are_paid_as_the_reward_says():
     assert [paid(calls, "visible").reward for calls in (REPAIR, CHEAT, [None])] == [1, 1, -1]
     assert repair.turn_rewards == [1, 0] and cheat.turn_rewards == [0, 0, 0, -0.25]
     both = asyncio.run(rise_code.paid(Scripted(["".join(map(written, REPAIR))]), PROBLEM, "simple"))
-    assert both.turn_rewards == [1] and both.metrics["turns"] == 2  # an answer of two calls earns what both do
+    assert both.turn_rewards == [1] and both.metrics["turns"] == 2  # an answer with two calls gets the sum of their rewards
     whole = paid(REPAIR, "whole")
     assert whole.reward == pytest.approx(2.4) and whole.turn_rewards is None
     assert json.loads(whole.choices()[0].message.tool_calls[0].function.arguments) == REPAIR[0][1]

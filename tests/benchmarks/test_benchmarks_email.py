@@ -21,7 +21,7 @@ QUESTIONS = task.scenarios("train", 2)
 
 
 def calls_for(scenario):
-    """A search that finds, reads and answers."""
+    """Return the calls of a search that finds, reads and answers."""
     return [
         ("search_emails", {"keywords": " ".join(scenario.about), "max_results": 10}),
         ("read_email", {"message_id": scenario.sources[0]}),
@@ -53,7 +53,7 @@ class Scripted:
 
 
 def with_parsed_arguments(messages):
-    """The conversation with its calls' arguments as objects, as chat templates are told to expect them."""
+    """Return the conversation with the calls' arguments as objects, as chat templates expect."""
     copied = json.loads(json.dumps(messages))
     for call in (call for message in copied for call in message.get("tool_calls", ())):
         call["function"]["arguments"] = json.loads(call["function"]["arguments"])
@@ -64,7 +64,7 @@ def searched(texts, scenario=QUESTIONS[0]) -> art.Trajectory:
     return asyncio.run(rollout_email.rollout(Scripted(texts), scenario))
 
 
-def test_a_rollout_is_the_search_that_its_calls_make():
+def test_a_rollout_equals_the_search_of_its_calls():
     trajectory = searched(map(written, calls_for(QUESTIONS[0])))
     search = task.EmailSearch(task.course_mailbox(), QUESTIONS[0])
     results = [search.call(*call) for call in calls_for(QUESTIONS[0])]
@@ -85,18 +85,18 @@ def test_a_rollout_ends_at_the_limit_of_turns():
     assert len(trajectory.choices()) == task.MAX_TURNS and trajectory.metrics["out_of_turns"] == 1
 
 
-def test_stock_trl_reads_what_our_client_sends(tmp_path, monkeypatch):
-    """The same answers are put in the model's mouth on both sides; stock is asked once more after the last call."""
+def test_stock_trl_gets_the_same_prompts_as_our_client(tmp_path, monkeypatch):
+    """Both sides get the same scripted answers; stock TRL requests one more after the last call."""
     tokenizer = gathering.stock_policy(str(rollout_email.EMAIL_BASE), seed=0).tokenizer
     turns = iter([*zip(*map(calls_for, QUESTIONS), strict=True), (None, None)])
 
     def said(trainer, prompt_ids, *_, **__):
-        if trainer.max_tool_calling_iterations == 1:  # warming up
+        if trainer.max_tool_calling_iterations == 1:  # the warm-up
             return [tokenizer.encode("done<|im_end|>")] * len(prompt_ids), None
         return [tokenizer.encode(f"{written(call)}<|im_end|>") for call in next(turns) for _ in range(2)], None
 
     monkeypatch.setattr(gathering.TimedTrainer, "_generate_single_turn", said)
-    stock = rollout_email.measure_stock(str(tmp_path), str(rollout_email.EMAIL_BASE), QUESTIONS, 2)
+    stock = gathering.measure_stock(rollout_email.TASK, str(tmp_path), str(rollout_email.EMAIL_BASE), QUESTIONS, 2)
     assert (stock["turns"], stock["answered"]) == (4, 1)
     twice = [question for question in QUESTIONS for _ in range(2)]
     for question, prompt, game in zip(twice, stock["prompts"], stock["games"], strict=True):
@@ -122,7 +122,7 @@ def test_rollout_email(capsys):
 
 @pytest.mark.parametrize("reward", ["mild", "art-e", "simple"])
 def test_rise_email(capsys, monkeypatch, reward):
-    """One step of training on one group; then nothing is left to learn from and the model must still be asked."""
+    """One training step on one group, after which no group has a signal; the evaluation must still run."""
     monkeypatch.setattr(rise_email, "GROUPS", 1)
     monkeypatch.setattr(rise_email, "SIZE", 2)
     result = printed(capsys, "rise_email", lambda: rise_email.measure([0], "val", reward, steps=1, count=3))
@@ -136,7 +136,7 @@ def test_rise_email(capsys, monkeypatch, reward):
 
 
 def test_rise_real_email(capsys, monkeypatch):
-    """Likewise; from two seeds."""
+    """The same with two seeds."""
     monkeypatch.setattr(trained_maker, "GROUPS", 1)
     monkeypatch.setattr(trained_maker, "SIZE", 2)
     quick = partial(rise_real_email.measure, [0, 1], "val", str(rollout_email.EMAIL_BASE), steps=1, count=3)
@@ -169,7 +169,7 @@ def test_a_turn_discount_needs_the_reward_at_the_last_turn(monkeypatch):
 
 
 def test_rises_are_paired_by_question():
-    """Every second question got better: the interval is that of the differences, not of the two shares."""
+    """Every second question improved: the interval is that of the paired differences, not of the two shares."""
     def metrics(correct):
         return {"correct": correct, "sources_right": 0.0, "read_right": 0.0, "malformed": 1.0, "turns": 2.0 + correct}
 
@@ -180,7 +180,7 @@ def test_rises_are_paired_by_question():
     assert found["turns"]["rise"] == 0.5 and found["malformed"]["low"] == found["malformed"]["high"] == 0
 
 
-def test_the_learning_rate_falls_in_a_line():
+def test_the_learning_rate_falls_linearly():
     rates = [rise_email.config(step, 5).learning_rate for step in range(5)]
     assert rates[0] == rise_email.LEARNING_RATE
     assert rates[-1] == pytest.approx(rise_email.LEARNING_RATE * 0.1)
@@ -188,14 +188,14 @@ def test_the_learning_rate_falls_in_a_line():
 
 
 @pytest.mark.parametrize("module", [rollout, rise_email])
-def test_the_command_says_what_it_measures(module, capsys, monkeypatch):
+def test_the_help_describes_the_output(module, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmark", "--help"])
     with pytest.raises(SystemExit):
         module.main()
     assert "one JSON line" in " ".join(capsys.readouterr().out.split())
 
 
-def test_each_call_is_paid_for_what_it_did():
+def test_each_call_has_its_own_reward():
     scenario = QUESTIONS[0]
     look, read, answer = calls_for(scenario)
     box = task.course_mailbox()

@@ -16,7 +16,7 @@ TASK = next(task for task in course_tasks("retail", "train") if task.wants["kind
 
 
 def clerks_calls(task):
-    """What a careful clerk calls."""
+    """Return the calls of a careful clerk."""
 
     class Noted(FrontDesk):
         def call(self, name, arguments):
@@ -52,7 +52,7 @@ def test_rise_service(capsys, monkeypatch, reward):
             assert found["low"] <= found["rise"] <= found["high"]
 
 
-def test_a_conversation_is_paid_as_the_reward_says():
+def test_the_rewards_of_a_conversation():
     def paid(calls, reward):
         return asyncio.run(rise_service.paid(Scripted(map(written, calls)), TASK, reward))
 
@@ -64,10 +64,10 @@ def test_a_conversation_is_paid_as_the_reward_says():
     assert {talk.metrics["solved"] for talk in served.values()} == {1} and served["whole"].metrics["declined"] == 0
     assert paid([None], "milestones").reward == -0.6 and paid([None], "whole").reward == 0
     both = asyncio.run(rise_service.paid(Scripted(["".join(map(written, calls))]), TASK, "milestones"))
-    assert both.turn_rewards == [pytest.approx(0.25 * (len(calls) - 1) + 1)]  # an answer of several calls earns what all do
+    assert both.turn_rewards == [pytest.approx(0.25 * (len(calls) - 1) + 1)]  # an answer with several calls gets the sum of their rewards
 
 
-def test_what_is_due_is_counted_apart():
+def test_tasks_that_require_an_action_are_counted_separately():
     tasks = course_tasks("retail", "val")
     idle = [{name: float(not task.actions and not task.outputs) for name in rise_service.MEASURED} for task in tasks]
     found = rise_service.compare(tasks, idle, [dict.fromkeys(rise_service.MEASURED, 1.0)] * len(tasks))

@@ -18,7 +18,7 @@ CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # noqa: E501
 REPOSITORY = Path(__file__).resolve().parents[2]
-# No news, no update check, cells of any length rendered, no autosave while a test looks.
+# No news, no update check, cells of any length rendered, no autosave during a test.
 SETTINGS = {
     "apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
     "docmanager-extension/plugin.jupyterlab-settings": {"autosave": False},
@@ -77,7 +77,7 @@ def wait_for(url: str, server: subprocess.Popen, log: Path, seconds: float = 90)
 
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
-    """It stands below a path, as JupyterHub's do: what is asked for at the root of the address is not found."""
+    """It is served below a path, as by JupyterHub: requests to the root of the address fail."""
     home = tmp_path_factory.mktemp("lab")
     folder = home / "notebooks"
     folder.mkdir()
@@ -127,7 +127,7 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A tab. Afterwards: no script error was raised in it, and it asked nothing of any other machine."""
+    """Return a tab. Asserts at the end that no script error occurred and that no request went to another machine."""
     context = browser.new_context(viewport={"width": 1360, "height": 1000})
     tab = context.new_page()
     tab.set_default_timeout(30_000)

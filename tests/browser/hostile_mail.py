@@ -1,4 +1,4 @@
-"""A small mailbox full of hostile text, and trajectories of real searches in it: every way in which a search may end."""
+"""A small mailbox full of hostile text, and trajectories of real searches in it with every kind of ending."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from email_search.scenarios import Scenario
 HOSTILE = synthetic.HOSTILE
 LINK = '<a href="javascript:window.hacked=1">here</a> <iframe src="javascript:top.hacked=1"></iframe> javascript:window.hacked=1'
 LONG = "x" * 10_000  # without a space, so it can't be wrapped at one
-TURNED = "\u202eTURNED"  # the mark before it turns all that follows, up to the end of the paragraph, from right to left
+TURNED = "\u202eTURNED"  # the preceding mark makes the rest of the paragraph run from right to left
 OUTCOMES = ("correct", "wrong", "gave_up", "out_of_turns", "malformed")
 SEARCH, READ, ANSWER = "search_emails", "read_email", "return_final_answer"
 
@@ -31,7 +31,7 @@ SCENARIO = Scenario("t-0", "test", QUESTION, "14 May", ("m1",), ANN.address, "20
 
 
 def mailbox(folder: Path) -> Mailbox:
-    """The mails, written to `folder` unless they are there."""
+    """Return the mailbox, written to `folder` if it does not exist."""
     if not Path(folder).exists():
         write_mailbox(folder, [Mail(key, f"2024-03-0{i} 10:00", sender, (ANN,), subject, body, attachments=names, inboxes=(ANN.address,))
                                for i, (key, sender, subject, body, names) in enumerate(MAILS, start=1)])  # fmt: skip
@@ -39,7 +39,7 @@ def mailbox(folder: Path) -> Mailbox:
 
 
 def recorded(box: Mailbox, scenario: Scenario, *calls, index: int = 0, **metadata) -> dict:
-    """The record of these calls: (tool, arguments as JSON or as an object), or (None, what was said without a call)."""
+    """Return the record of these calls: (tool, arguments as JSON or as an object), or (None, an answer without a call)."""
     search, turns = EmailSearch(box, scenario), [{"role": "user", "content": first_message(scenario)}]
     for i, (name, given) in enumerate(calls):
         written = given if isinstance(given, str) else json.dumps(given)
@@ -70,12 +70,12 @@ SCRIPTS = [
 
 
 def records(folder: Path) -> list[dict]:
-    """One trajectory for each of SCRIPTS, and one of another task."""
+    """Return one trajectory for each of SCRIPTS, and one of another task."""
     box = mailbox(folder)
     played = [recorded(box, SCENARIO, *calls, index=i, seen=TURNED, noted=HOSTILE) for i, calls in enumerate(SCRIPTS)]
     return [*played, synthetic.talk_record(len(played))]
 
 
 def kind(record: dict) -> str:
-    """How the search ended; for a record that does not say, a name that is hostile and long."""
+    """Return how the search ended; a long hostile name if the record does not contain it."""
     return next((name for name in OUTCOMES if record["metrics"].get(name)), f"{HOSTILE} {LONG}")

@@ -1,7 +1,7 @@
-"""The README's and a notebook's pictures, taken anew: `python -m pytest tests/browser/pictures.py` (six minutes; no part of
+"""Take the README's and a notebook's pictures again: `python -m pytest tests/browser/pictures.py` (six minutes; not part of
 `make test`).
 
-Training is notebook 02 while it runs in JupyterLab, the live page notebook 11; the trajectory is the best game of notebook 02's
+The training picture shows notebook 02 while it runs in JupyterLab, the live page notebook 11, the trajectory the best game of notebook 02's
 committed outputs, in the book.
 """
 
@@ -27,7 +27,7 @@ TRAINS = """() => {
 
 
 def save(locator, name: str, height: float = 9999) -> None:
-    """The upper `height` pixels as a PNG of 96 colours, which text and charts bear well; less than 150 kB, or AssertionError."""
+    """Save the upper `height` pixels as a PNG of 96 colours, enough for text and charts. Asserts that it has less than 150 kB."""
     path = REPOSITORY / name
     picture = Image.open(io.BytesIO(locator.screenshot())).convert("RGB")
     picture = picture.crop((0, 0, picture.width, min(picture.height, round(height))))
@@ -36,7 +36,7 @@ def save(locator, name: str, height: float = 9999) -> None:
 
 
 def opened(page, lab, name: str) -> None:
-    """The notebook without its outputs, beside the data that it reads, in JupyterLab."""
+    """Open the notebook without outputs, next to the data that it reads, in JupyterLab."""
     notebook = json.loads((REPOSITORY / f"notebooks/{name}.ipynb").read_text("utf-8"))
     notebook["metadata"].pop("widgets", None)
     for cell in notebook["cells"]:

@@ -1,4 +1,4 @@
-"""Made-up history rows and trajectory records for the widget tests: the shapes of a real run, no model behind them."""
+"""Generated history rows and trajectory records for the widget tests, with the structure of a real run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOSTILE = "<img src=x onerror=\"window.hacked=1\"></script><script>window.hacked
 
 
 def history_row(step: int, seed: int = 0, groups: int = 8, size: int = 8, signal: bool = True) -> dict:
-    """One training row as history.jsonl holds it, with a reward that rises over some 30 steps."""
+    """Return a training row as in history.jsonl, with a reward that rises over about 30 steps."""
     draw = random.Random(f"{seed}/{step}")
     level = 1.3 * (1 - math.exp(-step / 14)) - 0.2
     rewards = [[round(level + draw.gauss(0, 0.12) + draw.gauss(0, 0.3) * signal, 3) for _ in range(size)] for _ in range(groups)]
@@ -41,7 +41,7 @@ def render(board: list[list[int]]) -> str:
 
 
 def boards(content: str) -> list[list[int]] | None:
-    """The board in a user message, or None when the text is not one."""
+    """Return the board in a user message, or None if there is none."""
     rows = [line.split() for line in content.split("\n")]
     if len(rows) != 4 or any(len(row) != 4 or not all(cell == "." or cell.isdigit() for cell in row) for row in rows):
         return None
@@ -49,7 +49,7 @@ def boards(content: str) -> list[list[int]] | None:
 
 
 def game_record(step: int, group: int, index: int, moves: int, seed: int = 0, advantages: bool = True) -> dict:
-    """A made-up game: tiles that grow, a one-word answer after each board. Not the rules of 2048."""
+    """Return a generated game: growing tiles, a one-word answer after each board. It does not follow the rules of 2048."""
     draw = random.Random(f"{seed}/{step}/{group}/{index}")
     board = [[0] * 4 for _ in range(4)]
     turns, advantage = [], draw.gauss(0, 1)
@@ -76,7 +76,7 @@ def game_records(steps: int = 3, groups: int = 4, size: int = 8, moves: int = 30
 
 
 def talk_record(index: int = 0) -> dict:
-    """A short tool conversation without a board, in which every text is hostile HTML."""
+    """Return a short tool conversation without a board, in which every text is hostile HTML."""
     tokens = ["Looking", " it", " up", ".\n", HOSTILE, "<|im_end|>"]
     return {
         "step": 1, "split": "val", "group": 0, "index": index, "reward": 0.5 * index, "advantage": None,

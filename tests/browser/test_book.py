@@ -1,4 +1,4 @@
-"""The book in Chromium, from plain files and without a kernel: drag, scrub, open, keys, a phone, and nothing fetched elsewhere."""
+"""The book in Chromium, from local files and without a kernel: drag, scrub, open, keys, a phone, and no external requests."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ display(AdvantageExplorer([0, 0, 1, 1]), TokenLens({[*HOSTILE, "<!--<script>"]!r
 
 
 def executed(folder: Path) -> Path:
-    """A notebook with the views that a course's notebook shows, over made-up records."""
+    """Return an executed notebook with the course's views of generated records."""
     from nbclient import NotebookClient
     from nbformat import v4, write
 
@@ -53,7 +53,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory):
-    """The folder of a book of all notebooks and of one with made-up records."""
+    """Build a book of all notebooks and of one with generated records; return its folder."""
     folder = tmp_path_factory.mktemp("book")
     build([*NOTEBOOKS, executed(folder)], folder / "site")
     return folder / "site"
@@ -69,7 +69,7 @@ def site(book):
 
 @pytest.fixture
 def tab(page):
-    """A tab in whose console no error appears."""
+    """Return a tab. Asserts at the end that its console has no error."""
     errors = []
     page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     yield page
@@ -116,7 +116,7 @@ def test_three_explorers_are_dragged_and_agree_with_python(tab, site, shot):
     lens.locator(".an-chip").first.focus()
     press(tab, "ArrowRight", "ArrowRight")
     assert lens.locator(".an-now b").first.inner_text().endswith("(2)")
-    assert tab.locator("math").count() > 10, "formulas are drawn by the browser"
+    assert tab.locator("math").count() > 10, "the browser renders the formulas"
 
 
 def test_training_is_scrubbed_by_pointer_and_keys(tab, site, shot):
@@ -137,7 +137,7 @@ def test_training_is_scrubbed_by_pointer_and_keys(tab, site, shot):
     shot(view, "book_training")
 
 
-def test_a_chat_is_read_where_no_kernel_answers(tab, site, shot):
+def test_a_chat_is_readable_without_a_kernel(tab, site, shot):
     open_page(tab, f"{site}/notebooks/views.html")
     chat = tab.locator(".an-chat")
     assert chat.locator(".an-outcome").inner_text() == "To write here, run the notebook." and not chat.get_by_label("What you say").is_visible()
@@ -148,7 +148,7 @@ def test_a_chat_is_read_where_no_kernel_answers(tab, site, shot):
     shot(chat, "book_chat")
 
 
-def test_a_trajectory_is_opened_and_replayed_and_hostile_text_stays_text(tab, site, shot):
+def test_a_trajectory_is_opened_and_replayed_and_hostile_text_is_escaped(tab, site, shot):
     open_page(tab, f"{site}/notebooks/views.html")
     game, talk = (tab.locator(".an-viewer").nth(i) for i in (0, 1))
     game.locator(".an-row").nth(2).click()
@@ -181,10 +181,10 @@ def test_every_page_fits_a_phone_and_draws_its_widgets(tab, site, name):
     if views:
         shown = [out for cell in json.loads(views[0].read_text("utf-8"))["cells"] for out in cell.get("outputs", []) if VIEW in out.get("data", {})]
         assert tab.locator(".art-nb").count() == len(shown)
-        assert tab.locator(".art-nb-still:visible").count() == 0, "the still pictures give way"
+        assert tab.locator(".art-nb-still:visible").count() == 0, "the widgets replace the static pictures"
 
 
-def test_a_finger_drags_and_scrubs_on_a_phone_in_the_dark(tab, site, shot):
+def test_touch_drags_and_scrubs_on_a_phone_in_dark_mode(tab, site, shot):
     tab.emulate_media(color_scheme="dark")
     open_page(tab, f"{site}/notebooks/views.html", width=375, height=812)
     touch = functools.partial(tab.context.new_cdp_session(tab).send, "Input.dispatchTouchEvent")
@@ -217,14 +217,14 @@ def test_the_reader_finds_a_word_and_the_next_notebook(tab, site):
     tab.get_by_role("heading", name="GRPO from first principles").wait_for()
 
 
-def test_the_book_opens_from_the_disk(browser, book):
+def test_the_book_opens_from_local_files(browser, book):
     tab = browser.new_page()
     open_page(tab, (book / "notebooks/01_grpo_theory.html").as_uri())
     assert tab.locator(".an-advantage").count() == 1
     tab.close()
 
 
-def test_a_notebook_without_the_state_of_its_widgets_is_refused():
+def test_a_notebook_without_widget_state_raises():
     notebook = {"metadata": {}, "cells": [{"outputs": [{"data": {VIEW: {"model_id": "gone"}}}]}]}
     with pytest.raises(ValueError, match="x.ipynb lacks the state"):
         with_states(notebook, "x.ipynb")

@@ -1,4 +1,4 @@
-"""ChatWidget in a real JupyterLab: write and click as the customer, hostile text, a kernel that is busy, keys, both themes."""
+"""ChatWidget in a real JupyterLab: writing and clicking as the customer, hostile text, a busy kernel, keys, both themes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_the_reader_is_the_customer(page, lab, shot):
     assert len(texts(view, ".an-changes li")) == 3 and texts(view, ".an-broken li") == ["none"]
     assert button("Send").is_disabled() and button("Let the customer speak").is_disabled()
 
-    # the kernel is busy with the last cell: what is said waits, and the widget says so
+    # the kernel is busy with the last cell: messages wait, and the widget shows it
     button("Restart").click()
     settle(page)
     assert status.inner_text().startswith("Waiting for the kernel") and button("Restart").is_disabled()
@@ -63,7 +63,7 @@ def test_the_reader_is_the_customer(page, lab, shot):
     press(page, "Enter")
     answered(view, 2)
     assert "Do you confirm?" in texts(view, ".an-agent")[-1] and texts(view, ".an-changes li") == ["nothing"]
-    assert refused.get_attribute("open") is not None, "what was unfolded stays so"
+    assert refused.get_attribute("open") is not None, "expanded entries stay expanded"
     assert line.input_value() == "" and line.evaluate("(node) => node === document.activeElement")
     shot(view, "chat_light")
     line.type("Yes")
@@ -82,13 +82,13 @@ def test_the_reader_is_the_customer(page, lab, shot):
     wait_idle(page)
 
     saved = save(page, path)
-    assert sum("image/png" in out.get("data", {}) for out in saved["cells"][1]["outputs"]) == 1, "it left a picture"
+    assert sum("image/png" in out.get("data", {}) for out in saved["cells"][1]["outputs"]) == 1, "a static picture was saved"
     page.locator(".jp-CodeCell").nth(2).click()
     page.keyboard.press("Control+Enter")
     page.get_by_text("solved True").wait_for()
 
 
-def test_what_is_written_is_shown_as_text(page, lab, shot):
+def test_hostile_text_is_escaped(page, lab, shot):
     path = lab.write("hostile.ipynb", SETUP + CHAT, "chat", "chat.lines")
     open_notebook(page, lab, path)
     run_all(page)
@@ -100,9 +100,9 @@ def test_what_is_written_is_shown_as_text(page, lab, shot):
     line.fill(HOSTILE)
     press(page, "Enter")
     answered(view, 1)
-    assert texts(view, ".an-customer .an-words") == [HOSTILE] and len(texts(view, ".an-call")) == 2, "the agent has read the name"
+    assert texts(view, ".an-customer .an-words") == [HOSTILE] and len(texts(view, ".an-call")) == 2, "the agent used the name"
     line.fill("   ")
     press(page, "Enter")
-    assert view.get_attribute("data-lines") == "1", "nothing is no message"
+    assert view.get_attribute("data-lines") == "1", "an empty message is not sent"
     assert page.evaluate("window.hacked") is None and view.locator("img, script").count() == 0
     shot(view, "chat_phone")

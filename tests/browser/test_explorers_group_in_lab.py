@@ -1,4 +1,4 @@
-"""AdvantageExplorer and SurrogateExplorer in a real JupyterLab: drags and keys while the kernel is busy, numbers as Python's."""
+"""AdvantageExplorer and SurrogateExplorer in a real JupyterLab: drags and keys while the kernel is busy, and Python's numbers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def drag(page, dot, dx, dy):
 
 
 def check_advantages(page, view, batch_std):
-    """Every number in the columns, and under each dot's name to four digits, is the one that Python finds."""
+    """Assert that all numbers in the columns and below the dots equal Python's, to four digits."""
     dots = view.get_by_role("slider")
     rewards = [float(dot.get_attribute("aria-valuenow")) for dot in dots.all()]
     expected = AdvantageExplorer(rewards, batch_std).advantages()
@@ -58,7 +58,7 @@ def check_advantages(page, view, batch_std):
     return rewards
 
 
-def test_rewards_by_mouse_and_keys(page, lab, shot):
+def test_rewards_change_by_mouse_and_keys(page, lab, shot):
     path = lab.write("advantages.ipynb", SETUP, "view = AdvantageExplorer([0, 0.2, 0.4, 0.6, 0.8, 1])\nview",
                      lab.hold("advantage") + "\nbusy = list(view.rewards)", "print('now', view.rewards, view.batch_std, busy)")  # fmt: skip
     open_notebook(page, lab, path)
@@ -87,11 +87,11 @@ def test_rewards_by_mouse_and_keys(page, lab, shot):
     view.get_by_role("button", name="Remove the last").click()
     settle(page)
     drag(page, slider(view, "Reward of trajectory 1"), 0, 2000)
-    assert check_advantages(page, view, 0.25) == [-1, 0.5, 0.5, 0.5, 0.5], "a drag stays on the axis"
+    assert check_advantages(page, view, 0.25) == [-1, 0.5, 0.5, 0.5, 0.5], "dragging is limited to the axis"
     slider(view, "Reward of trajectory 2").focus()
     press(page, *["Shift+ArrowUp"] * 5)
-    assert check_advantages(page, view, 0.25)[1] == 3.0, "keys go beyond it, and the axis follows"
-    assert page.get_by_text("now [").count() == 0, "all of this happened while the kernel was busy"
+    assert check_advantages(page, view, 0.25)[1] == 3.0, "keys go beyond it, and the axis is extended"
+    assert page.get_by_text("now [").count() == 0, "the kernel was busy during all of this"
 
     for _ in range(12):
         more = view.get_by_role("button", name="Add a trajectory")
@@ -115,7 +115,7 @@ def test_rewards_by_mouse_and_keys(page, lab, shot):
 
 
 def check_surrogate(view):
-    """Value, gradient and verdict are those that Python finds at the numbers of the handles."""
+    """Assert that value, gradient and verdict equal Python's for the handles' numbers."""
     ratio, low, high = (amount(view, label) for label in ("Ratio", "Lower bound, 1 − epsilon low", "Upper bound, 1 + epsilon high"))
     advantage = float(view.get_by_label("Advantage", exact=True).input_value())
     python = SurrogateExplorer(ratio, round(1 - low, 2), round(high - 1, 2), advantage)
@@ -127,7 +127,7 @@ def check_surrogate(view):
     return ratio, round(1 - low, 2), round(high - 1, 2), advantage, verdict
 
 
-def test_surrogate_by_mouse_and_keys(page, lab, shot):
+def test_the_surrogate_changes_by_mouse_and_keys(page, lab, shot):
     path = lab.write("surrogate.ipynb", SETUP, "view = SurrogateExplorer()\nview", lab.hold("surrogate"),
                      "print('now', [view.ratio, view.epsilon_low, view.epsilon_high, view.advantage])")  # fmt: skip
     open_notebook(page, lab, path)
@@ -165,7 +165,7 @@ def test_surrogate_by_mouse_and_keys(page, lab, shot):
             press(page, *keys)
             assert check_surrogate(view)[3] == float(advantage)
     ratio, *_ = check_surrogate(view)
-    assert page.get_by_text("now [").count() == 0, "all of this happened while the kernel was busy"
+    assert page.get_by_text("now [").count() == 0, "the kernel was busy during all of this"
     set_theme(page, "Dark")
     shot(page, "surrogate_dark")
 

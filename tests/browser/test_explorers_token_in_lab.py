@@ -1,4 +1,4 @@
-"""KLExplorer and TokenLens in a real JupyterLab: their numbers against Python's, drag, keys, sort, hostile tokens."""
+"""KLExplorer and TokenLens in a real JupyterLab: numbers compared with Python's, dragging, keys, sorting, hostile tokens."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def number(text):
 
 
 def shown_numbers(view):
-    """{k: (mean, bias, std, share below zero)} and the two divergences, as they stand in the view."""
+    """Return {k: (mean, bias, std, share below zero)} and the two divergences that the view shows."""
     found = {}
     for box in view.locator(".an-estimator").all():
         mean, bias, std, below = box.locator(".an-stats b").all_inner_texts()
@@ -48,7 +48,7 @@ def shift_of(view):
     return float(view.locator("input[aria-label=shift]").input_value())
 
 
-def test_the_kl_explorer_agrees_with_python_and_is_moved_by_pointer_and_keys(page, lab, shot):
+def test_the_kl_explorer_agrees_with_python_and_responds_to_pointer_and_keys(page, lab, shot):
     path = lab.write("kl.ipynb", SETUP, "view = KLExplorer()\nview", lab.hold("kl"), "print('at', view.shift, view.width)")
     open_notebook(page, lab, path)
     run_all(page)
@@ -76,18 +76,18 @@ def test_the_kl_explorer_agrees_with_python_and_is_moved_by_pointer_and_keys(pag
     page.mouse.up()
     assert shift_of(view) == pytest.approx(2, abs=0.06), "the peak follows the pointer"
     page.mouse.move(x, y, steps=3)
-    assert shift_of(view) == pytest.approx(2, abs=0.06), "and stays when it is let go"
+    assert shift_of(view) == pytest.approx(2, abs=0.06), "and stays there after the release"
     assert view.locator(".an-handle").evaluate("(node) => node === document.activeElement")
     press(page, "ArrowLeft", "ArrowLeft", "ArrowUp", "Shift+ArrowRight")
     assert shift_of(view) == pytest.approx(2.3, abs=0.06)
     assert view.locator(".an-handle").get_attribute("aria-valuetext").endswith("width 1.60")
-    assert busy.count(), "all of this happened while the kernel was busy"
+    assert busy.count(), "the kernel was busy during all of this"
     put(view, shift=2.0)
     press(page, "Home")
     put(view, shift=1.25, width=1.0)
     shot(view, "kl_light")
     lab.release("kl")
-    page.get_by_text("at 1.0 1.5").wait_for()  # Python saw no message until its cells had run
+    page.get_by_text("at 1.0 1.5").wait_for()  # Python handled no message until its cells had run
     wait_idle(page)
     page.locator(".jp-CodeCell").nth(3).click()
     page.keyboard.press("Control+Enter")
@@ -180,7 +180,7 @@ def test_the_lens_shows_pythons_numbers_and_sorts(page, lab, shot):
     chips.nth(0).click()
     press(page, "ArrowRight", "ArrowRight")
     assert now.locator("b").first.inner_text().startswith("·a·b")
-    assert view.evaluate("(node) => node.clientHeight") == height, "nothing jumps"
+    assert view.evaluate("(node) => node.clientHeight") == height, "the layout does not jump"
     background = "(chip) => getComputedStyle(chip).backgroundColor"
     before = chips.nth(1).evaluate(background)
     for quantity in ("ratio", "KL", "advantage"):
@@ -189,7 +189,7 @@ def test_the_lens_shows_pythons_numbers_and_sorts(page, lab, shot):
         assert chips.nth(1).evaluate(background) != before
         before = chips.nth(1).evaluate(background)
     view.get_by_label("Colour").select_option("ratio")
-    assert page.locator(".jp-Notebook-ExecutionIndicator[data-status=busy]").count(), "the kernel was busy all along"
+    assert page.locator(".jp-Notebook-ExecutionIndicator[data-status=busy]").count(), "the kernel was busy during all of this"
     lab.release("lens")
     shot(view, "lens_light")
     set_theme(page, "Dark")

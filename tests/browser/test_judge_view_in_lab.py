@@ -1,4 +1,4 @@
-"""JudgeView in a real JupyterLab: its numbers, hostile reasons, an order of one's own by mouse and by keys."""
+"""JudgeView in a real JupyterLab: its numbers, hostile reasons, and the reader's order by mouse and by keys."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def order(view):
     return [int(item.get_attribute("data-i")) for item in view.locator("li").all()]
 
 
-def test_judge_truth_and_an_order_of_ones_own(page, lab, shot):
+def test_scores_truth_and_the_readers_own_order(page, lab, shot):
     path = lab.write("judge.ipynb", SETUP + GROUPS, "view = JudgeView(groups)\nview", "print('mine', view.mine)")
     open_notebook(page, lab, path)
     run_all(page)

@@ -1,4 +1,4 @@
-"""The mail client of MailViewer in a real JupyterLab, on hostile mails, while the kernel is busy."""
+"""The mail client of MailViewer in a real JupyterLab with hostile mails, while the kernel is busy."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ expect.set_options(timeout=120_000)  # on a busy machine
 MAILS = SETUP + "import hostile_mail\nfrom email_search.mail_viewer import MailViewer\nrecords = hostile_mail.records('mailbox')"
 VIEWER = "MailViewer(records, kind=hostile_mail.kind)"
 
-# Parts of the view whose content is wider than they are; those that end in an ellipsis are cut on purpose.
+# Parts of the view whose content is wider than they are; those with an ellipsis are truncated on purpose.
 TOO_WIDE = """(root) => [document.documentElement, root, ...root.querySelectorAll("*")].filter((node) =>
   node.clientWidth && node.scrollWidth > node.clientWidth + 1 && getComputedStyle(node).textOverflow !== "ellipsis"
 ).map((node) => `${node.tagName} ${node.className}: ${node.scrollWidth} > ${node.clientWidth}`)"""
 
-# Text that a mark from right to left has turned or put elsewhere, though it does not hold the mark itself.
+# Text that a right-to-left mark elsewhere reversed or moved.
 TURNED_BY_OTHERS = """(root) => {
   const range = document.createRange();
   const boxOf = (node, ...ends) => {
@@ -53,7 +53,7 @@ def now(view):
 def check_the_way_from_query_to_answer(viewer, shot):
     reader, verdict = viewer.locator(".an-reader"), viewer.locator(".an-verdict")
     expect(now(viewer)).to_have_attribute("data-action", "3")
-    expect(reader).to_have_attribute("data-mail", "m1")  # beside the answer is its source, not the mail that was read last
+    expect(reader).to_have_attribute("data-mail", "m1")  # next to the answer is its source, not the last mail that was read
     expect(verdict).to_have_attribute("data-outcome", "correct")
     expect(verdict.locator(".an-word")).to_have_text("✓ Correct")
     shot(viewer, "mail_light")
@@ -95,7 +95,7 @@ def check_outcomes_and_kinds(viewer, shot):
     sources = viewer.locator(".an-source")
     assert [source.inner_text() for source in sources.all()][:4] == ["✗ m3", "✓ m1", f"✗ {TURNED} (never listed)", f"✗ {HOSTILE} (never listed)"]
     expect(viewer.locator("button.an-source")).to_have_text("✗ m3")
-    expect(viewer.locator("[data-action='3'] .an-given bdi")).to_have_count(2 + 1 + 5)  # no source can turn the next one
+    expect(viewer.locator("[data-action='3'] .an-given bdi")).to_have_count(2 + 1 + 5)  # no source can reverse the next one
     shot(viewer, "mail_wrong")
     show(viewer, 2)
     assert viewer.locator(".an-outcome").all_inner_texts() == ["no mail fits", "✗ no such mail", "✗ refused", "✗ refused", ""]
@@ -132,7 +132,7 @@ def check_keys(page, viewer):
     hit.focus()
     page.keyboard.press("Enter")
     expect(now(viewer)).to_have_attribute("data-action", "2")
-    for shown in ("1", "2", "3"):  # the hit that had the focus goes away with its trajectory; the keys still work
+    for shown in ("1", "2", "3"):  # the focused hit disappears with its trajectory; the keys still work
         page.keyboard.press("ArrowDown")
         expect(viewer).to_have_attribute("data-shown", shown)
     page.keyboard.press("ArrowUp")
@@ -179,6 +179,6 @@ def test_the_mail_client_while_the_kernel_is_busy(page, lab, shot):
     check_keys(page, viewer)
     check_that_hostile_text_stays_in_its_place(page, viewer, shot)
     free = page.get_by_text("the kernel is free", exact=True)
-    assert free.count() == 0, "all of this happened while the kernel was busy"
+    assert free.count() == 0, "the kernel was busy during all of this"
     lab.release("mails")
     free.wait_for()

@@ -1,4 +1,4 @@
-"""TrainingView in Chromium without a kernel: the groups of a step, the panels that step back, light, dark and on a phone."""
+"""TrainingView in Chromium without a kernel: the groups of a step, quiet panels, light and dark, and on a phone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THEMES = {"light": ("#ffffff", "#111111"), "dark": ("#111111", "#eeeeee")}
 
 
 def show(page, rows, theme="light", width=1200, panels=("entropy",)):
-    """The view of these rows alone on a page."""
+    """Show the view of these rows alone on a page."""
     view = TrainingView.from_history(rows, total_steps=20, title="2048", panels=panels)
     state = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
     background, ink = THEMES[theme]
@@ -85,7 +85,7 @@ def test_every_trajectory_has_its_dot_at_the_height_of_its_reward(page, rows):
         assert statistics.correlation(sorted(heights), sorted(rewards, reverse=True)) < -0.999 or len(rewards) < 3
 
 
-def test_quiet_panels_are_lines_that_open(page, rows):
+def test_quiet_panels_are_collapsed_and_expand(page, rows):
     view = show(page, rows)
     assert view.locator("section[data-key=clip_fraction]").count() == 0 and view.locator("section[data-key=entropy]").count() == 1
     line = view.locator(".an-quiet details[data-key=clip_fraction]")

@@ -66,7 +66,7 @@ def run_all(page):
 
 
 def settle(page):
-    """Two frames: a view draws what an event changed in the next one."""
+    """Wait for two frames: a view draws the changes of an event in the next one."""
     page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
@@ -87,7 +87,7 @@ def save(page, path):
     return json.loads(path.read_text())
 
 
-def test_views_answer_while_the_kernel_trains(page, lab, shot):
+def test_views_respond_while_the_kernel_trains(page, lab, shot):
     path = lab.write("live.ipynb", SETUP + TRAIN, RECORDS, VIEWER, "GroupView(records)", LIVE, "train(1, 20, 0.1)", lab.hold("live"), "train(21, 24, 0.1)")
     open_notebook(page, lab, path)
     run_all(page)
@@ -112,7 +112,7 @@ def test_views_answer_while_the_kernel_trains(page, lab, shot):
     viewer.locator(".an-bounds input").first.fill("0.9")
     press(page, "Tab")
     assert viewer.locator(".an-count").inner_text() != every
-    assert 0 < viewer.locator(".an-row").count() < 60, "the list is virtual"
+    assert 0 < viewer.locator(".an-row").count() < 60, "only visible entries are in the page"
     groups = page.locator("[aria-label*='rewards']").first
     before = groups.get_attribute("aria-label")
     page.locator(".an-chart").first.focus()
@@ -124,7 +124,7 @@ def test_views_answer_while_the_kernel_trains(page, lab, shot):
     assert "Groups of step 19" in training.locator("[data-key=groups]").inner_text()
     assert training.locator(".an-group-text").inner_text().startswith("Group 1 of 8: 8 trajectories")
     press(page, "Escape")
-    assert "step 20 of 40" in page.locator(".an-step").inner_text(), "all of this happened while the kernel was busy"
+    assert "step 20 of 40" in page.locator(".an-step").inner_text(), "the kernel was busy during all of this"
     shot(page, "busy_light")
 
     lab.release("live")
@@ -133,7 +133,7 @@ def test_views_answer_while_the_kernel_trains(page, lab, shot):
     assert "−0\n" not in page.locator(".an-grid").inner_text()
     saved = save(page, path)
     stills = [sum("image/png" in out.get("data", {}) for out in cell["outputs"]) for cell in saved["cells"]]
-    assert stills == [0, 0, 1, 1, 1, 0, 0, 0], "each view left a picture"
+    assert stills == [0, 0, 1, 1, 1, 0, 0, 0], "each view saved a static picture"
     set_theme(page, "Dark")
     shot(page, "idle_dark")
 
@@ -141,11 +141,11 @@ def test_views_answer_while_the_kernel_trains(page, lab, shot):
     open_notebook(page, lab, path)
     page.wait_for_selector(".jp-OutputArea img", timeout=30_000)
     visible = [image for image in page.locator(".jp-OutputArea img").all() if image.is_visible()]
-    assert len(visible) == 3, "without the old kernel the pictures are shown"
+    assert len(visible) == 3, "without the old kernel the static pictures are shown"
     shot(page, "reopened")
 
 
-def test_hostile_text_stays_text_and_long_runs_stay_small(page, lab, shot):
+def test_hostile_text_is_escaped_and_long_runs_stay_small(page, lab, shot):
     many = (
         "records = [synthetic.game_record(1 + i // 100, i // 10 % 10, i % 10, 100) for i in range(1000)]\n"
         "TrajectoryViewer(records, boards=synthetic.boards)"

@@ -78,7 +78,7 @@ def environment(folder: Path) -> Path:
 
 @pytest.fixture
 def colab(tmp_path, monkeypatch):
-    """Return the folder in the place of /content, and a function that runs cells there in a new kernel of such an environment."""
+    """Return the folder that stands in for /content, and a function that runs cells there in a new kernel of such an environment."""
     content = tmp_path / "Jörgs Laufwerk" / "content"
     content.mkdir(parents=True)
     argv = [str(environment(tmp_path)), "-m", "ipykernel_launcher", "-f", "{connection_file}"]

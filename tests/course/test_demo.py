@@ -58,14 +58,14 @@ def test_a_notebook_without_results_is_a_failure(tmp_path, capsys):
     assert "No cell showed a result" in capsys.readouterr().out
 
 
-def test_a_dead_kernel_is_said_plainly(tmp_path, capsys):
+def test_a_dead_kernel_is_reported(tmp_path, capsys):
     path = save(tmp_path / "game.ipynb", "import os\nos._exit(9)")
     assert demo.demo(path, tmp_path / "out") == 1
     assert "kernel died" in capsys.readouterr().out
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-def test_ctrl_c_ends_it_cleanly(tmp_path):
+def test_ctrl_c_stops_the_demo_cleanly(tmp_path):
     path = save(tmp_path / "game.ipynb", "print('ready')", "import time\ntime.sleep(60)")
     code = "import sys; from pathlib import Path; from course.demo import demo;"
     code += "sys.exit(demo(*map(Path, sys.argv[1:])))"
@@ -82,7 +82,7 @@ def test_ctrl_c_ends_it_cleanly(tmp_path):
     assert (tmp_path / "out/game.partial.ipynb").exists()
 
 
-def test_silence_is_broken_by_saying_what_is_waited_for(tmp_path, monkeypatch):
+def test_a_long_silence_prints_the_running_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "SILENCE", 0.5)
     said = []
     notebook = new_notebook(cells=[new_markdown_cell("# Wait"), new_code_cell("import time\ntime.sleep(3)")])

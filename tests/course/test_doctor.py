@@ -36,7 +36,7 @@ def test_finds_everything_here_and_imports_no_unsloth(nano):
     assert "intact, 2 files" in printed and "MISSING" not in printed
 
 
-def test_a_changed_or_lost_file_of_the_nano_model_is_named(nano):
+def test_a_changed_or_missing_file_of_the_nano_model_is_reported(nano):
     (nano / "config.json").write_text("other")
     (nano / "model.safetensors").unlink()
     finding = doctor.nano_model(nano)
@@ -48,7 +48,7 @@ def test_without_sums_the_nano_model_is_missing(tmp_path):
     assert not doctor.nano_model(tmp_path).ok
 
 
-def test_a_missing_torch_is_said_plainly(nano, monkeypatch):
+def test_a_missing_torch_is_reported(nano, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)  # what `import torch` meets where there is none
     finding = doctor.torch()
     assert not finding.ok and "notebooks/course/setup_venv.py" in finding.advice

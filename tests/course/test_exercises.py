@@ -1,4 +1,4 @@
-"""The exercises: each solution in a notebook is right, and wrong answers get the hint that names their mistake.
+"""The exercises: each solution in a notebook is right, and wrong answers get the hint for their mistake.
 
 The wrong answers here are written as a learner would write them, not taken from the exercises.
 """
@@ -27,7 +27,7 @@ def cells(module: str):
 
 
 def exercises_in(module: str) -> dict[str, tuple[str, str, str]]:
-    """{exercise: (name of the answer, the stub, the solution)}, as they follow one another in the notebook."""
+    """Return {exercise: (name of the answer, the stub, the solution)} in the notebook's order."""
     found, all_cells = {}, cells(module)
     for i, cell in enumerate(all_cells):
         if cell.cell_type == "code" and (asked := CHECK.search(cell.source)):
@@ -38,21 +38,21 @@ def exercises_in(module: str) -> dict[str, tuple[str, str, str]]:
 
 
 def answer(source: str, name: str):
-    """What `source` defines as `name`."""
+    """Return the value that `source` defines as `name`."""
     scope = {"torch": torch}
     exec(source, scope)
     return scope[name]
 
 
 @pytest.mark.parametrize("module", NOTEBOOKS)
-def test_every_exercise_is_in_its_notebook_and_open_as_shipped(module):
+def test_every_exercise_is_in_its_notebook_and_unsolved(module):
     known = import_module(f"course.exercises.{module}")
     found = exercises_in(module)
     assert list(found) == list(known.EXERCISES)
     assert len(found) >= (8 if module == "grpo_theory" else 3)
     for exercise, (name, stub, _) in found.items():
         assert known.check(exercise, answer(stub, name)).status == "not attempted", exercise
-        assert '"""' in stub, f"{exercise}: the stub says what is asked"
+        assert '"""' in stub, f"{exercise}: the stub needs a docstring"
 
 
 @pytest.mark.parametrize("module", NOTEBOOKS)
@@ -65,7 +65,7 @@ def test_every_solution_is_right(module):
 
 @pytest.mark.parametrize("module", NOTEBOOKS)
 def test_the_exercises_run_in_a_kernel_with_the_solutions_filled_in(module, tmp_path):
-    """The cells from the heading on."""
+    """Run the cells from the exercises' heading on."""
     solutions = {stub: solution for _, stub, solution in exercises_in(module).values()}
     every = cells(module)
     start = next(i for i, cell in enumerate(every) if "## Exercises" in cell.source)
@@ -78,7 +78,7 @@ def test_the_exercises_run_in_a_kernel_with_the_solutions_filled_in(module, tmp_
     assert said == ["✓ Right."] * len(solutions)
 
 
-# exercise: [(a wrong answer, words of the hint that names its mistake)]
+# exercise: [(a wrong answer, words of the hint for it)]
 WRONG = {
     "start_here": {
         "has_signal": [
@@ -220,7 +220,7 @@ WRONG = {
 
 
 def slide(row):
-    """The rule again, in other words: pairs are looked for from the left."""
+    """Another implementation of the rule: search pairs from the left."""
     tiles, out = [x for x in row if x], []
     while tiles:
         pair = len(tiles) > 1 and tiles[0] == tiles[1]
@@ -230,7 +230,7 @@ def slide(row):
 
 
 def cascade(row):
-    """Slides again and again, until nothing merges any more."""
+    """Slide repeatedly until nothing merges."""
     after = slide(row)
     return row if after == row else cascade(after)
 
@@ -245,7 +245,7 @@ def board_value(game, weight=0.2):
 
 
 def backwards_gae(rewards, values, discount, decay):
-    """As a sum: the surprise of step t + k counts (discount * decay)^k."""
+    """Compute it as a sum: the TD error of step t + k has the weight (discount * decay)^k."""
     following = [*values[1:], 0.0]
     surprises = [r + discount * n - v for r, n, v in zip(rewards, following, values, strict=True)]
     return [sum((discount * decay) ** k * s for k, s in enumerate(surprises[t:])) for t in range(len(surprises))]
@@ -291,13 +291,13 @@ def test_right_answers_written_another_way_are_right():
         assert import_module(f"course.exercises.{module}").check(exercise, another).status == "right", exercise
 
 
-def test_a_mistake_nobody_thought_of_is_shown_on_an_input_where_it_matters():
+def test_an_unknown_mistake_is_shown_on_an_input_where_it_matters():
     check = checker({"double": Exercise(right=lambda x: 2 * x, cases=lambda: [(0.0,), (3.0,)])})
     verdict = check("double", lambda x: x * x)
     assert verdict.status == "wrong" and "(3)" in verdict.text and "6" in verdict.text and "9" in verdict.text
 
 
-def test_an_answer_that_raises_or_is_of_another_kind_is_wrong_and_says_so():
+def test_an_answer_that_raises_or_has_another_type_is_wrong_with_a_reason():
     check = checker({"double": Exercise(right=lambda x: 2 * x, cases=lambda: [(1.0,)])})
     assert "ZeroDivisionError" in check("double", lambda x: x / 0).text
     assert "missing 1 required positional argument" in check("double", lambda x, y: x).text

@@ -1,4 +1,4 @@
-"""The exercises of the notebook on repairing code: right answers are right however they are written, and a mistake gets its hint."""
+"""The exercises of notebook 07: right answers are accepted in any form, and a mistake gets its hint."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""The exercises of the notebook on customer service: right answers are right however they are written, and a mistake gets its hint."""
+"""The exercises of notebook 08: right answers are accepted in any form, and a mistake gets its hint."""
 
 import itertools
 import re
@@ -14,7 +14,7 @@ from customer_service.front_desk import WHO
 
 
 def pass_hat(tries, k):
-    """By counting the ways."""
+    """Compute it by counting the selections."""
     shares = [[all(drawn) for drawn in itertools.combinations(task, k)] for task in tries]
     return sum(sum(share) / len(share) for share in shares) / len(shares)
 
@@ -46,7 +46,7 @@ def serve(desk):
 
 
 def rash(desk):
-    """Looks up the order before it knows who asks."""
+    """Look up the order before the customer is identified."""
     desk.call("find_order", {})
     return serve(desk)
 
@@ -99,11 +99,11 @@ def test_a_mistake_gets_its_hint(name, answer, words):
     assert verdict.status == "wrong" and re.search(words, verdict.text), verdict
 
 
-def test_every_mistake_that_has_a_hint_gets_it():
+def test_every_known_mistake_gets_its_hint():
     hold_mistakes({"pass_hat": PASS, "unconfirmed": CONFIRMED})
 
 
-def test_the_courses_own_measure_and_clerk_agree():
+def test_the_solutions_agree_with_the_library():
     for tries, k in PASS.cases():
         assert pass_hat_k(tries, k).value == pytest.approx(pass_hat(tries, k))
     assert [unconfirmed(events) for events in CONVERSATIONS] == [0, 1, 1, 1, 1, 1, 1, 2]

@@ -1,4 +1,4 @@
-"""The exercises of notebook 04: right answers are right however they are written, and a mistake gets the hint that names it.
+"""The exercises of notebook 04: right answers are accepted in any form, and a mistake gets its hint.
 
 The answers here are written as a learner would write them, not taken from the exercises.
 """
@@ -96,7 +96,7 @@ WRONG = {
 
 
 def stub(*_):
-    """What is asked."""
+    """Docstring of the stub."""
     ...
 
 
@@ -126,6 +126,6 @@ def test_no_mistake_is_right_and_no_two_are_the_same():
         assert all(a != b for i, a in enumerate(seen) for b in seen[:i]), name
 
 
-def test_the_search_is_made_with_arguments_of_the_tool():
+def test_the_search_uses_the_tools_arguments():
     properties = next(t["function"]["parameters"]["properties"] for t in TOOLS if t["function"]["name"] == "search_emails")
     assert EXERCISES["search"].right(("falcon", "budget"), "final").keys() <= properties.keys()

@@ -1,4 +1,4 @@
-"""The exercises of notebook 10: right answers are right however they are written, and a mistake gets its hint."""
+"""The exercises of notebook 10: right answers are accepted in any form, and a mistake gets its hint."""
 
 import math
 
@@ -56,11 +56,11 @@ def test_right_answers_and_mistakes(exercise):
     hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
 
 
-def test_every_known_mistake_is_one():
+def test_every_known_mistake_gets_its_hint():
     hold_mistakes(EXERCISES)
 
 
-def test_the_answers_are_what_the_course_does():
+def test_the_solutions_agree_with_the_library():
     import torch
 
     waited = backoff_delays()

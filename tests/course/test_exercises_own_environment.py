@@ -1,4 +1,4 @@
-"""The exercises of the page on one's own environment: right answers are right however they are written, and a mistake gets its hint."""
+"""The exercises of notebook 09: right answers are accepted in any form, and a mistake gets its hint."""
 
 import hashlib
 import random
@@ -56,7 +56,7 @@ def test_right_answers_and_mistakes(exercise):
     hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
 
 
-def test_the_sum_of_what_is_paid_depends_on_the_ends_alone():
+def test_the_sum_of_the_rewards_depends_on_start_and_end_only():
     for _ in range(50):
         walk = [draw.randrange(7) for _ in range(20)]
         assert sum(map(EXERCISES["shaped"].right, walk, walk[1:])) == walk[0] - walk[-1]

@@ -1,4 +1,4 @@
-"""The exercises of notebook 06: right answers are right however they are written, and a mistake gets its hint."""
+"""The exercises of notebook 06: right answers are accepted in any form, and a mistake gets its hint."""
 
 import random
 
@@ -68,7 +68,7 @@ def test_right_answers_and_mistakes(exercise):
     hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
 
 
-def test_every_known_mistake_is_one():
+def test_every_known_mistake_gets_its_hint():
     hold_mistakes(EXERCISES)
 
 
@@ -79,7 +79,7 @@ def test_distinct_tokens_are_the_nodes_of_the_prefix_tree():
         assert EXERCISES["distinct"].right(sequences) == len(PrefixTree(sorted(sequences)))
 
 
-def test_the_chance_of_a_signal_is_that_of_drawing_one():
+def test_the_probability_of_a_signal_equals_its_simulated_frequency():
     draw = random.Random(0)
     groups = [[draw.random() < 0.2 for _ in range(6)] for _ in range(20_000)]
     assert EXERCISES["signal"].right(0.2, 6) == pytest.approx(sum(0 < sum(g) < 6 for g in groups) / len(groups), abs=0.02)

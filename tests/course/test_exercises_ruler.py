@@ -1,4 +1,4 @@
-"""The exercises of notebook 05: right answers written another way are right, wrong ones get the hint that names the mistake."""
+"""The exercises of notebook 05: right answers are accepted in any form, and a mistake gets its hint."""
 
 import json
 
@@ -20,14 +20,14 @@ def entries(text):
 
 
 def strict(text, ids):
-    """By sorting: the ids answered must be the ids asked for, each once."""
+    """Compare sorted ids: each requested id must be answered exactly once."""
     found = entries(text)
     sound = sorted(i for i, _ in found) == sorted(ids) and all(0 <= score <= 1 for _, score in found)
     return [dict(found)[i] for i in ids] if sound else None
 
 
 def pushes_against_the_wall(board):
-    """The first direction in which nothing moves, found by what a move would change in each line."""
+    """Return the first direction in which nothing moves, found by comparing each line before and after the move."""
     lines = {"left": board, "right": [row[::-1] for row in board], "up": list(zip(*board, strict=True))}
     lines["down"] = [column[::-1] for column in lines["up"]]
     for word, rows in lines.items():
@@ -44,7 +44,7 @@ RIGHT = {
     "exploit": pushes_against_the_wall,
 }
 
-# exercise: [(a wrong answer, words of the hint that names its mistake)]
+# exercise: [(a wrong answer, words of the hint for it)]
 WRONG = {
     "agreement": [
         (lambda t, s: sum(a * b > 0 for a, b in pairs(t, s)) / len(pairs(t, s)), "half right, not as wrong"),

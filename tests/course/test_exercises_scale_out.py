@@ -1,4 +1,4 @@
-"""The exercises of notebook 12: right answers are right however they are written, and a mistake gets its hint."""
+"""The exercises of notebook 12: right answers are accepted in any form, and a mistake gets its hint."""
 
 import asyncio
 
@@ -62,11 +62,11 @@ def test_right_answers_and_mistakes(exercise):
     hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
 
 
-def test_every_known_mistake_is_one():
+def test_every_known_mistake_gets_its_hint():
     hold_mistakes(EXERCISES)
 
 
-def test_the_answers_are_what_the_course_does(tmp_path):
+def test_the_solutions_agree_with_the_library(tmp_path):
     for steps, sample, train in ((10, 4.0, 4.0), (5, 3.0, 1.0), (7, 1.0, 6.0)):
         times = Times(turn=lambda n, sample=sample: sample, turns=[1], train=lambda n, train=train: train)
         played = simulate(times, samplers=1, groups=1, group_size=2, steps=steps, max_staleness=1)

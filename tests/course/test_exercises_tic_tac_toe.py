@@ -1,4 +1,4 @@
-"""The exercises of the self-play notebook: right answers are right however they are written, and a mistake gets its hint."""
+"""The exercises of notebook 03: right answers are accepted in any form, and a mistake gets its hint."""
 
 import math
 
@@ -10,14 +10,14 @@ from tic_tac_toe.rules import after_move, legal_moves, to_move, winner
 
 
 def forks(board):
-    """By playing on: after the move and a pass of the other side, count the squares that would win at once."""
+    """Play on: after the move and a pass of the opponent, count the squares that win immediately."""
     side, found = to_move(board), []
     for square in legal_moves(board):
         after = after_move(board, square)
         if winner(after):
-            continue  # to have won is no fork
+            continue  # a won game has no fork
         wins = [cell for cell in range(9) if after[cell] == "." and winner(after[:cell] + side + after[cell + 1 :]) == side]
-        # A square that completes two lines at once is two threats, and none of the boards has one.
+        # A square that completes two lines would count twice; none of the boards has one.
         found += [square] if len(wins) >= 2 else []
     return found
 

@@ -1,4 +1,4 @@
-"""KLExplorer's and TokenLens' Python side: their numbers against plain sums, their stills, and what they refuse."""
+"""KLExplorer and TokenLens in Python: their numbers compared with plain sums, static renderings and errors."""
 
 import html
 import math
@@ -47,7 +47,7 @@ def test_k1_and_k3_are_unbiased_and_only_k1_is_ever_negative():
 
 
 @pytest.mark.parametrize(("shift", "width"), [(3.1, 1), (math.nan, 1), (0, 0.4), (0, math.inf)])
-def test_a_policy_out_of_range_is_refused(shift, width):
+def test_a_policy_out_of_range_raises(shift, width):
     with pytest.raises(ValueError, match="(shift|width) is .*expected"):
         KLExplorer(shift, width)
     view = KLExplorer()
@@ -55,7 +55,7 @@ def test_a_policy_out_of_range_is_refused(shift, width):
         view.shift, view.width = shift, width
 
 
-def test_the_kl_still_follows_the_traits():
+def test_the_static_kl_rendering_follows_the_traits():
     view = KLExplorer()
     before = view.static_png()
     assert before.startswith(PNG) and len(before) < 90_000
@@ -71,7 +71,7 @@ def lens(**fields):
     return TokenLens(**{**given, **fields})
 
 
-def test_the_columns_are_the_formulas():
+def test_the_columns_equal_the_formulas():
     columns = lens().columns
     assert list(columns) == ["logprob", "reference", "old", "ratio", "clipped?", "KL", "advantage"]
     ratios = [math.exp(0.4), 1, math.exp(-1.0), math.exp(-0.5)]
@@ -110,12 +110,12 @@ def test_columns_without_data_are_left_out():
      ({"advantages": math.inf}, r"`advantages`\[0\]"), ({"advantages": [1, 1, 1, math.nan]}, r"`advantages`\[3\]"),
      ({"epsilon_low": 1.5}, "epsilon_low is 1.5"), ({"epsilon_high": math.nan}, "epsilon_high nan")],
 )  # fmt: skip
-def test_what_the_lens_refuses(fields, match):
+def test_invalid_input_of_the_lens_raises(fields, match):
     with pytest.raises(ValueError, match=match):
         lens(**fields)
 
 
-def test_hostile_and_blank_tokens_in_the_still():
+def test_hostile_and_blank_tokens_in_the_static_rendering():
     view = TokenLens(HOSTILE, [-1.0] * len(HOSTILE), title="<script>alert(1)</script> $\\frac{", advantages=0.5)
     assert view.static_png().startswith(PNG)
     shown = view.static_html()

@@ -207,10 +207,10 @@ def test_logprobs_and_entropy_equal_torch_distributions():
     "ratio,advantage,value,slope",
     [
         (1.0, 2.0, 2.0, 2.0),
-        (1.5, 1.0, 1.28, 0.0),  # raised far enough
-        (0.5, 1.0, 0.5, 1.0),  # fell although it should rise: the way back stays open
-        (0.5, -1.0, -0.8, 0.0),  # lowered far enough
-        (1.5, -1.0, -1.5, -1.0),  # rose although it should fall
+        (1.5, 1.0, 1.28, 0.0),  # raised beyond the clip range
+        (0.5, 1.0, 0.5, 1.0),  # fell although it should rise: not clipped
+        (0.5, -1.0, -0.8, 0.0),  # lowered beyond the clip range
+        (1.5, -1.0, -1.5, -1.0),  # rose although it should fall: not clipped
     ],
 )
 def test_clipping_by_hand(ratio, advantage, value, slope):
@@ -221,11 +221,11 @@ def test_clipping_by_hand(ratio, advantage, value, slope):
 
 
 def test_kl_estimators_in_exact_expectation():
-    """Summed over a small vocabulary: which estimators are unbiased, and what their gradients are."""
+    """Exact expectations over a small vocabulary: which estimators are unbiased, and what their gradients are."""
     logits = torch.randn(8, dtype=torch.float64, requires_grad=True)
     ref = torch.randn(8, dtype=torch.float64).log_softmax(0)
     logp = logits.log_softmax(0)
-    sampled = logp.detach().exp()  # the tokens were drawn from the policy as it is now
+    sampled = logp.detach().exp()  # the tokens were sampled from the current policy
 
     def gradient(value):
         return torch.autograd.grad(value, logits, retain_graph=True)[0]
@@ -244,7 +244,7 @@ def test_kl_estimators_in_exact_expectation():
 
 
 def test_an_update_on_policy_has_loss_zero_and_a_gradient():
-    """Advantages that add up to zero make the loss zero, but not its gradient. (A common question.)"""
+    """Advantages that sum to zero make the loss zero, but not its gradient. (A common question.)"""
     logp = torch.randn(4, 3, requires_grad=True)
     advantages = grpo.group_advantages(torch.tensor([0.0, 1.0, 1.0, 4.0]), torch.zeros(4).long())
     loss, _ = grpo.grpo_loss(logp, None, advantages, torch.ones(4, 3))
@@ -262,7 +262,7 @@ def test_without_sampled_tokens_the_loss_is_zero_not_nan(loss_type):
     assert loss.item() == 0 and metrics["clip_fraction"] == 0 and metrics["ratio_max"] == 1
 
 
-def test_bad_options_are_refused_by_name():
+def test_invalid_options_raise_with_their_name():
     logp, mask, advantages = torch.zeros(2, 3), torch.ones(2, 3), torch.ones(2)
     with pytest.raises(ValueError, match="loss_type is 'ppo'"):
         grpo.grpo_loss(logp, None, advantages, mask, loss_type="ppo")

@@ -1,4 +1,4 @@
-"""Committed notebooks: executed, clean, small, in the course's form, and free of this machine's traces."""
+"""Committed notebooks: executed, clean, small, in the course's form, and without traces of the machine."""
 
 import ast
 import json
@@ -20,7 +20,7 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 
 def code_cells(path: Path) -> list[tuple[int, nbformat.NotebookNode]]:
-    """The code cells that hold code, with their places in the notebook."""
+    """Return the code cells that are not empty, with their indices."""
     return [(i, c) for i, c in enumerate(read(path).cells) if c.cell_type == "code" and c.source.strip()]
 
 
@@ -35,15 +35,15 @@ def test_is_a_valid_notebook_of_at_most_1_5_mb(path):
 
 
 @each_notebook
-def test_was_run_from_top_to_bottom_and_kept_its_outputs(path):
+def test_was_run_from_top_to_bottom_with_outputs(path):
     cells = code_cells(path)
     assert [cell.execution_count for _, cell in cells] == list(range(1, len(cells) + 1))
     assert any(cell.outputs for _, cell in cells)
 
 
 @each_notebook
-def test_outputs_hold_no_error_and_nothing_on_stderr(path):
-    """A learner sees stderr on red ground: warnings and progress bars there are litter."""
+def test_outputs_contain_no_error_and_nothing_on_stderr(path):
+    """Jupyter shows stderr on a red background, so it must contain no warnings and progress bars."""
     for i, cell in code_cells(path):
         for out in cell.outputs:
             assert out.output_type != "error", f"cell {i}: {out.get('ename')}"
@@ -52,10 +52,10 @@ def test_outputs_hold_no_error_and_nothing_on_stderr(path):
 
 
 @each_notebook
-def test_holds_no_path_of_the_machine_it_ran_on(path):
+def test_contains_no_local_path(path):
     for i, cell in enumerate(read(path).cells):
         for out in cell.get("outputs", []):
-            out.get("data", {}).pop("image/png", None)  # its base64 letters may spell anything
+            out.get("data", {}).pop("image/png", None)  # base64 may contain any word
         found = MACHINE_PATH.search(cell.source + json.dumps(cell.get("outputs", [])))
         assert not found, f"cell {i}: ...{found.string[max(0, found.start() - 60) : found.end() + 40]}..."
 
@@ -81,7 +81,7 @@ def test_opens_with_what_it_teaches_costs_and_needs_and_ends_with_exercises(path
 
 @each_notebook
 def test_chooses_its_model_in_one_cell(path):
-    """Whoever has a GPU changes that one; every other cell takes `model.base_model`."""
+    """A reader with a GPU changes only that cell; every other cell uses `model.base_model`."""
     assert sum('base_model="' in cell.source for _, cell in code_cells(path)) <= 1
 
 
@@ -95,7 +95,7 @@ def test_hides_nothing(path):
 
 @each_notebook
 def test_begins_its_code_with_the_setup_cell(path):
-    """It holds the repository's address of pyproject.toml: `python -m art_nb setup-cell` writes it."""
+    """It contains the repository's address from pyproject.toml; `python -m art_nb setup-cell` writes it."""
     assert code_cells(path)[0][1].source == setup_cell()
 
 

@@ -32,7 +32,7 @@ def test_without_staleness_it_equals_a_plain_loop(tiny_base, tmp_path):
 
 
 def test_batches_are_at_most_as_stale_as_allowed(tiny_base, tmp_path):
-    """The first batch is on-policy; while a step is taken the next batch has been started."""
+    """The first batch is on-policy; each further batch is sampled while a step is trained."""
     seen = {}
 
     async def main(most):
@@ -59,7 +59,7 @@ def test_batches_are_at_most_as_stale_as_allowed(tiny_base, tmp_path):
             assert all(step - most <= int(policy.removeprefix("m@")) <= step for policy in sampled)
 
 
-def test_a_run_goes_on_where_it_stopped_and_can_be_left(tiny_base, tmp_path):
+def test_a_run_resumes_and_can_be_stopped_early(tiny_base, tmp_path):
     async def main():
         model = await registered(str(tiny_base), tmp_path)
         steps = overlapped(model, lambda step: gather(model, step), 100, CONFIG)
@@ -73,7 +73,7 @@ def test_a_run_goes_on_where_it_stopped_and_can_be_left(tiny_base, tmp_path):
     asyncio.run(main())
 
 
-def test_what_goes_wrong_ends_the_run(tiny_base, tmp_path):
+def test_an_exception_ends_the_run(tiny_base, tmp_path):
     async def main():
         model = await registered(str(tiny_base), tmp_path)
 

@@ -1,4 +1,4 @@
-"""The learner's own environment of notebooks/09_own_environment.ipynb: short, complete, and of use to stock TRL."""
+"""The environment of notebooks/09_own_environment.ipynb: short, complete, and usable with stock TRL."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ def cells():
 
 @pytest.fixture(scope="module")
 def own(cells):
-    """What the cells of the environment define."""
+    """Return the definitions in the environment's cells."""
     scope = {}
     exec("\n".join(cell.source for cell in cells), scope)
     return scope
@@ -36,7 +36,7 @@ def test_its_splits_share_no_scenario(own):
     assert len(set.union(*splits)) == 3000
 
 
-def test_a_walk_ends_at_home_at_the_limit_or_by_nonsense(own):
+def test_a_walk_ends_at_home_at_the_limit_or_by_a_malformed_answer(own):
     for seed in range(200):
         walk = own["Walk"](seed)
         (row, column), turns = walk.place, 0
@@ -57,7 +57,7 @@ def test_a_walk_ends_at_home_at_the_limit_or_by_nonsense(own):
         assert walk.ended_by == "malformed" and walk.reward() == -1
 
 
-def test_its_rollout_writes_down_the_walk(own):
+def test_its_rollout_records_the_walk(own):
     walk = own["Walk"](5)
     way = ["up"] * walk.place[0] + ["left"] * walk.place[1]
     trajectory = asyncio.run(own["rollout"](Scripted(way), 5))
@@ -66,8 +66,8 @@ def test_its_rollout_writes_down_the_walk(own):
     assert boards[0] == walk.render() and len(boards) == len(trajectory.choices()) == len(way)
 
 
-def test_stock_trl_walks(own, tmp_path):
-    """The nano model in TRL's own loop: each walk reads its board, and is paid what the walk is worth."""
+def test_stock_trl_plays_the_environment(own, tmp_path):
+    """The nano model in TRL's own loop: each prompt contains its board, and each walk gets its reward."""
     columns = [{"seed": seed} for seed in own["scenarios"]("train", 2)]
     stock = gathering.stock_generation(str(tmp_path), BASE, columns, 2, own["WalkEnvironment"], turns=4, max_tokens=16)
     tokenizer = gathering.stock_policy(BASE, seed=0).tokenizer

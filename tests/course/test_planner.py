@@ -1,4 +1,4 @@
-"""What a run would cost, held against arithmetic by hand and published runs; and the simulated scheduler, against closed forms."""
+"""The planner compared with arithmetic by hand and published runs, and the simulated scheduler with closed forms."""
 
 import statistics
 
@@ -25,10 +25,10 @@ def test_more_of_anything_costs_more(change):
     assert plan(Run(**given | change), "H100", 2).middle > plan(Run(**given), "H100", 2).middle
 
 
-def test_deepseekmath_by_its_published_figures():
+def test_deepseekmath_matches_its_published_figures():
     """144,000 questions, 64 outputs each, of at most 1,024 tokens, 1,024 a step (arXiv:2402.03300, section 4.2).
 
-    Assumed: that it went through them once, how long questions are, and that no answer has less than 200 tokens.
+    Assumptions: one epoch, the length of questions, and that no answer has less than 200 tokens.
     """
     run = Run(7e9, steps=9000, groups=16, group_size=64, prompt=(50, 200), turns=1, answer=(200, 1024), trains="full", reference=True)
     assert run.trajectories == 144_000 * 64
@@ -37,16 +37,16 @@ def test_deepseekmath_by_its_published_figures():
 
 
 def test_three_published_runs_are_predicted_from_the_others():
-    """Within a factor of 1.8, as the README says; and the interval that a plan gives, made of all three, holds each of them."""
+    """Each prediction is within a factor of 1.8, and a plan's interval, which is derived from all three, contains each run."""
     rows = held_out()
     assert len(rows) == len(PUBLISHED) == 3
     assert all(1 / 1.8 < row["factor"] < 1.8 for row in rows), rows
     share, spread = calibrated(PUBLISHED)
     assert all(share / spread < each.utilisation() < share * spread for each in PUBLISHED)
-    assert 0.02 < share < 0.2 and 2 < spread < 5, "it promises more than three runs bear, or nothing at all"
+    assert 0.02 < share < 0.2 and 2 < spread < 5, "the interval is too narrow for three runs, or too wide"
 
 
-def test_arte_costs_what_it_cost():
+def test_the_plan_of_arte_contains_its_published_cost():
     (arte,) = PUBLISHED[0].runs
     costs = plan(arte, "H100", (2.0, 4.0))
     assert costs.price[0] < 80 < costs.price[1] and costs.gpu_hours[0] < 24 < costs.gpu_hours[1]
@@ -66,7 +66,7 @@ def test_memory_of_full_training_is_sixteen_bytes_a_parameter_and_does_not_fit()
     assert "does NOT fit" in str(plan(run, "H100", 3)) and plan(run, "H200", 3, gpus=4).fits
 
 
-def test_one_run_says_nothing_about_the_spread():
+def test_one_run_gives_no_interval():
     with pytest.raises(ValueError, match="at least two"):
         calibrated(PUBLISHED[:1])
 
@@ -80,7 +80,7 @@ def test_one_run_says_nothing_about_the_spread():
         (lambda: plan(Run(1e9, 1, 1, 1, 1, 1, 1), "H100", -1), "expected a price of at"),
     ],
 )
-def test_what_no_run_has(make, words):
+def test_impossible_settings_raise(make, words):
     with pytest.raises(ValueError, match=words):
         make()
 
@@ -109,34 +109,34 @@ def test_overlap_takes_the_longer_of_the_two():
 
 @pytest.mark.parametrize("staleness", [0, 1, 2, 3])
 def test_no_batch_is_older_than_allowed(staleness):
-    for slower, oldest in ((3.0, min(staleness, 1)), (30.0, staleness)):  # a learner that keeps up is never far behind
+    for slower, oldest in ((3.0, min(staleness, 1)), (30.0, staleness)):  # with a learner as fast as the sampler, batches are hardly stale
         times = Times(turn=lambda n: 0.1, turns=[1, 2, 5, 40], train=lambda n, slower=slower: slower, hand_over=0.5)
         played = simulate(times, samplers=3, groups=3, group_size=5, steps=30, max_staleness=staleness)
         assert max(played.ages) == oldest
 
 
-def test_more_samplers_help_until_the_learner_is_what_is_waited_for():
+def test_more_samplers_help_until_the_learner_is_the_bottleneck():
     times = Times(turn=lambda n: 0.02 + 0.004 * n, turns=[5, 20, 40, 60], train=lambda n: 0.01 * n)
     rows = by_samplers(times, [1, 2, 4, 10, 100, 1000], groups=64, group_size=16, steps=5, max_staleness=1, slots=64)
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds, reverse=True)
     assert all(row["faster"] <= row["samplers"] * 1.1 for row in rows)
-    assert rows[-1]["training"] > 0.95 and rows[-1]["sampling"] < 0.1, "the learner is the rest"
+    assert rows[-1]["training"] > 0.95 and rows[-1]["sampling"] < 0.1, "the remaining time is the learner's"
     hours = [row["sampler_hours"] for row in rows]
     assert hours[-1] > 50 * hours[0]
 
 
-def test_the_same_seed_plays_the_same_run():
+def test_the_same_seed_gives_the_same_run():
     times = Times(turn=lambda n: 0.1, turns=range(1, 41), train=lambda n: 1.0)
     runs = [simulate(times, samplers=2, groups=4, group_size=4, seed=seed) for seed in (0, 0, 1)]
     assert runs[0] == runs[1] != runs[2]
 
 
-def test_a_longest_episode_is_waited_for():
-    """With a sampler for each episode a batch takes as long as its longest: the mean of the maximum, by drawing."""
+def test_a_batch_takes_as_long_as_its_longest_episode():
+    """With one sampler per episode a batch takes as long as its longest episode: the mean maximum, by simulation."""
     times = Times(turn=lambda n: 1.0, turns=[1, 2, 5, 40], train=lambda n: 0.0)
     played = simulate(times, samplers=16, groups=4, group_size=4, steps=200)
-    longest = statistics.fmean([40] * 99 + [5])  # one in a hundred batches of 16 has none of 40 turns: 0.75**16 = 1%
+    longest = statistics.fmean([40] * 99 + [5])  # one of a hundred batches of 16 has no episode of 40 turns: 0.75**16 = 1%
     assert played.seconds / 200 == pytest.approx(longest, rel=0.02)
 
 

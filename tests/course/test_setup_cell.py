@@ -34,7 +34,7 @@ def test_a_copy_of_the_course_keeps_its_folder(tmp_path):
     assert os.path.samefile(found.text.strip(), tmp_path / "notebooks")
 
 
-def test_plots_appear_whatever_backend_the_shell_chose(monkeypatch):
+def test_plots_appear_despite_the_shells_matplotlib_backend(monkeypatch):
     """With MPLBACKEND=agg and no screen, matplotlib's `show` returns silently, and notebooks lose their plots."""
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.delenv("DISPLAY", raising=False)

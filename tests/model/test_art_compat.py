@@ -32,7 +32,7 @@ DIFFERENT = {
 
 
 def same_default(theirs: dict, ours: dict) -> bool:
-    """ART's default of an empty list may be an empty tuple here: nobody can change it by accident."""
+    """ART's default of an empty list may be an empty tuple here, which cannot be changed by accident."""
     if "default" in theirs and theirs["default"] in ([], {}):
         return ours.get("default") in ([], {}, "()")
     return theirs.get("default", ...) == ours.get("default", ...)
@@ -47,16 +47,16 @@ def assert_compatible(name: str, theirs: dict[str, dict], ours: dict[str, dict])
     positional = [p for p, described in theirs.items() if not described["keyword_only"]]
     assert [p for p, d in ours.items() if not d["keyword_only"]][: len(positional)] == positional, name
     added = [p for p, described in ours.items() if p not in theirs and "default" not in described]
-    assert not added, f"{name} demands {added}, which ART does not know"
+    assert not added, f"{name} requires {added}, which ART does not have"
 
 
 @pytest.mark.parametrize("name", TABLE["calls"])
-def test_call_has_arts_parameters_and_defaults(name):
+def test_calls_have_arts_parameters_and_defaults(name):
     assert_compatible(name, TABLE["calls"][name], maker.signature(maker.find("art_nb", name)))
 
 
 @pytest.mark.parametrize("name", TABLE["fields"])
-def test_class_has_arts_fields(name):
+def test_classes_have_arts_fields(name):
     assert set(TABLE["fields"][name]) <= set(getattr(art, name).model_fields)
 
 
@@ -75,12 +75,12 @@ def is_here(name):
     return True
 
 
-def test_every_name_of_art_is_here_or_stands_in_the_list_with_a_reason():
+def test_every_name_of_art_exists_or_is_listed_with_a_reason():
     modules_left_out = tuple(f"{name}." for name in LEFT_OUT)
     left_out = [name for name in TABLE["names"] if name in LEFT_OUT or name.startswith(modules_left_out)]
     missing = [name for name in TABLE["names"] if name not in left_out and not is_here(name)]
     assert not missing, "these are neither here nor in ART.md"
-    assert not [name for name in left_out if is_here(name)], "these stand in ART.md and are here"
+    assert not [name for name in left_out if is_here(name)], "these are listed in ART.md and exist here"
     assert set(LEFT_OUT) <= set(TABLE["names"]), "these are no names of ART"
 
 
@@ -88,12 +88,12 @@ def test_every_name_of_art_is_here_or_stands_in_the_list_with_a_reason():
 def in_art(tmp_path_factory):
     """Runs Python where `art` is ART 0.5.18 as published, and reads the JSON of the last line.
 
-    In a process of its own: it patches transformers, and asks for a LiteLLM older than ours.
+    In a separate process, because it patches transformers and requires an older LiteLLM.
     """
     folder = tmp_path_factory.mktemp("art")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", folder, "openpipe-art==0.5.18"]
     subprocess.run(pip, check=True, capture_output=True)
-    for large in ("polars", "seaborn", "duckdb"):  # more than 100 MB that no signature looks into
+    for large in ("polars", "seaborn", "duckdb"):  # more than 100 MB that no signature uses
         (folder / f"{large}.py").write_text("DataFrame = object\n")
     environment = {**os.environ, "PYTHONPATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
@@ -104,19 +104,19 @@ def in_art(tmp_path_factory):
     return run
 
 
-def test_table_is_that_of_art(in_art):
+def test_the_table_equals_that_of_art(in_art):
     assert in_art("-c", "import json, make_art_signatures as maker; print(json.dumps(maker.table('art')))") == TABLE
 
 
-def test_metrics_and_costs_are_those_of_art(in_art):
-    """Twenty random series of calls: the same rows, sums, costs and refusals."""
+def test_metrics_and_costs_equal_arts(in_art):
+    """Twenty random series of calls give the same rows, sums, costs and errors."""
     theirs = in_art("metrics_scenario.py", "art")
     for seed, expected in enumerate(theirs):
         assert asyncio.run(metrics_scenario.scenario("art_nb", seed)) == approximately(expected), seed
 
 
-def test_demonstrations_are_cut_and_ordered_as_art_does(in_art):
-    """Forty random lists and files: the same chunks, learning rates and orders."""
+def test_demonstrations_are_chunked_and_ordered_like_arts(in_art):
+    """Forty random lists and files give the same chunks, learning rates and orders."""
     for seed, expected in enumerate(in_art("sft_scenario.py", "art")):
         assert sft_scenario.scenario("art_nb", seed) == approximately(expected), seed
 
@@ -125,7 +125,7 @@ def test_demonstrations_are_cut_and_ordered_as_art_does(in_art):
     "module", ["utils.iterate_dataset", "utils.retry", "utils.limit_concurrency", "utils.sft", "utils.litellm", "local.backend"]
 )
 def test_modules_that_arts_documentation_imports_from(module):
-    """In a fresh process: a module and a function of its name do not hide each other."""
+    """In a new process: a module and a function with its name do not hide each other."""
     name = {"local.backend": "LocalBackend", "utils.sft": "train_sft_from_file"}.get(module, module.split(".")[1])
     name = name if name != "litellm" else "convert_litellm_choice_to_openai"
     code = f"from art_nb.{module} import {name} as found; import art_nb as art; assert callable(found); assert callable(art.utils.retry)"
@@ -159,19 +159,19 @@ def approximately(value):
     return pytest.approx(value) if isinstance(value, float) else value
 
 
-def test_what_arts_older_examples_call():
-    """`model.train` left ART's class in 0.5.18 for `backend.train`; its examples still call it."""
+def test_calls_of_arts_older_examples():
+    """ART 0.5.18 replaced `model.train` by `backend.train`; its examples still call it."""
     parameters = list(inspect.signature(art.TrainableModel.train).parameters)
     assert parameters[:4] == ["self", "trajectory_groups", "config", "_config"]
 
 
 @pytest.mark.parametrize("name", ["openai_client", "litellm_completion_params", "backend"])
-def test_plain_methods_are_plain(name):
+def test_arts_plain_methods_are_plain_here(name):
     assert not inspect.iscoroutinefunction(getattr(art.TrainableModel, name))
 
 
 @pytest.mark.parametrize("name", ["register", "log", "get_step", "train", "delete_checkpoints"])
-def test_coroutines_are_coroutines(name):
+def test_arts_coroutines_are_coroutines_here(name):
     assert inspect.iscoroutinefunction(getattr(art.TrainableModel, name))
 
 
@@ -191,8 +191,8 @@ def test_public_names_resolve():
     assert set(art.__all__) <= set(dir(art))
 
 
-def test_what_editors_are_told_is_what_is_loaded():
-    """Type checkers read the imports and `__all__`, Python reads `_HOME`: each name from the same module in all three."""
+def test_type_checkers_and_python_find_the_same_names():
+    """Type checkers read the imports and `__all__`, Python reads `_HOME`: all three must give the same module for each name."""
     tree = ast.parse(Path(art.__file__).read_text(encoding="utf-8"))
     block = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
     told = {alias.name: node.module for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
@@ -204,8 +204,8 @@ def test_unknown_name_is_an_attribute_error():
         _ = art.no_such_thing
 
 
-def test_retry_stays_a_decorator_whatever_is_imported_first():
-    """A submodule of a public name would hide it."""
+def test_retry_is_a_decorator_for_any_order_of_imports():
+    """A submodule with the same name would hide the function."""
     code = textwrap.dedent("""
         import art_nb.utils, art_nb.gather, art_nb as art
         assert callable(art.retry) and art.retry is art.utils.retry

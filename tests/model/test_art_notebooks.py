@@ -1,12 +1,12 @@
 """ART's own public notebooks run here with the import, the base model and the sizes changed, nothing else.
 
-Their text is not ours, so it is read where you have it:
+Their text is not included here. Give the folder of a clone:
 
     git clone https://github.com/OpenPipe/ART
     ART_EXAMPLES=ART/examples python -m pytest tests/model/test_art_notebooks.py
 
-Left out are cells that install or need CUDA, and downloads: the puzzles are read from the same folder. Where ART's logging
-service or dotenv is imported and not installed, something empty stands in for it.
+Cells that install packages, need CUDA or download are skipped: the puzzles are read from the same folder. Where ART's logging
+service or dotenv is imported and not installed, an empty module replaces it.
 """
 
 import json
@@ -52,7 +52,7 @@ for name, names in {"dotenv": {"load_dotenv": lambda: None}, "openpipe": {}, "op
         vars(sys.modules[name]).update(names)
 BASE, PUZZLES = sys.argv[1], Path(sys.argv[2])
 """
-# As IPython does it: `await` is allowed outside of functions.
+# As in IPython, `await` is allowed outside of functions.
 RUN = """
 import ast, asyncio, sys
 sys.argv = sys.argv[1:]
@@ -67,7 +67,7 @@ print("ran", steps, sorted({*history["split"]}))
 
 
 def program(notebook: Path) -> str:
-    """Its code cells as one program, at the top level of which things are awaited."""
+    """Return the code cells as one program with top-level `await`."""
     cells = [cell for cell in json.loads(notebook.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
     sources = [source for cell in cells if not re.search(LEFT_OUT, source := "".join(cell["source"]), re.M)]
     code = "\n".join(sources)
@@ -91,7 +91,7 @@ NOTEBOOKS = {
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebook_of_art_runs(name, base, tmp_path):
+def test_arts_notebook_runs(name, base, tmp_path):
     puzzles = EXAMPLES.resolve() / "data/temporal-clue/puzzles.json"
     (tmp_path / "notebook.py").write_text(program(EXAMPLES / name), encoding="utf-8")
     command = [sys.executable, "-c", RUN, "notebook.py", str(base), str(puzzles)]

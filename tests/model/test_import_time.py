@@ -1,4 +1,4 @@
-"""`import art_nb` loads nothing that takes long."""
+"""`import art_nb` imports no slow package."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ import pytest
 
 
 def loaded_by(code: str) -> set[str]:
-    """The packages outside the standard library that `code` loads."""
+    """Return the packages outside the standard library that `code` imports."""
     report = "print(*{name.split('.')[0] for name in set(sys.modules) - before} - sys.stdlib_module_names)"
     program = f"import sys\nbefore = set(sys.modules)\n{code}\n{report}"
     return set(subprocess.check_output([sys.executable, "-c", program], text=True).split())
@@ -18,7 +18,7 @@ def test_import_loads_no_other_package():
     assert loaded_by("import art_nb") == {"art_nb"}
 
 
-def test_looking_at_the_names_loads_no_other_package():
+def test_listing_the_names_loads_no_other_package():
     assert loaded_by("import art_nb; dir(art_nb); art_nb.__all__") == {"art_nb"}
 
 
@@ -31,7 +31,7 @@ def test_trajectories_and_models_need_no_torch():
 @pytest.mark.parametrize(
     ("setting", "count"), [({}, "10000"), ({"GOMP_SPINCOUNT": "70"}, "70"), ({"OMP_WAIT_POLICY": "PASSIVE"}, "0")]
 )
-def test_torchs_threads_wait_as_long_as_is_said(setting, count):
+def test_torchs_threads_spin_for_the_documented_time(setting, count):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     run = subprocess.run(
         [sys.executable, "-c", "import art_nb, torch"], env=env | setting | {"OMP_DISPLAY_ENV": "VERBOSE"},

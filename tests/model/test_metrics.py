@@ -164,9 +164,9 @@ def test_tokens_seconds_and_costs_by_rollout_in_history_and_view(base, tmp_path)
     assert train["sampled_tokens"] == sum(counted) / 4 and train["data/step_actor_tokens"] == sum(counted)
     taken = [t.metrics["duration"] if i == 1 else t.rollout_span[1] - t.rollout_span[0] for i, t in enumerate(group)]
     assert train["duration"] == pytest.approx(sum(taken) / 4) and min(taken) > 0
-    assert not any("duration" in group.trajectories[i].metrics for i in (0, 2, 3))  # a clock changes no file of trajectories
+    assert not any("duration" in group.trajectories[i].metrics for i in (0, 2, 3))  # seconds are not stored in trajectories
     assert train["cost_usd"] == (0 + 1 + 2 + 3) / 4 and train["costs/train/search"] == train["costs/all"] == 6
-    assert math.isnan(val["cost_usd"]) and val["duration"] > 0  # nobody was told of a price
+    assert math.isnan(val["cost_usd"]) and val["duration"] > 0  # no price was given
     assert val["time/step_eval_s"] >= val["duration"] and math.isnan(train["time/step_eval_s"])
     table = model.trajectories("train")
     assert list(table.sampled_tokens) == counted and list(table.cost_usd) == [0, 1, 2, 3]
@@ -174,7 +174,7 @@ def test_tokens_seconds_and_costs_by_rollout_in_history_and_view(base, tmp_path)
     assert all(name in page for name in ("Tokens a rollout", "Seconds a rollout", "Cost a rollout, US$"))
 
 
-def test_no_price_is_guessed():
+def test_an_unknown_price_raises():
     builder = MetricsBuilder("train")
     answer = {"usage": {"prompt_tokens": 1_000_000, "completion_tokens": 0}}
     with pytest.raises(ValueError, match="no price is known"):
@@ -190,7 +190,7 @@ def test_no_price_is_guessed():
         MetricsBuilder.get_active()
 
 
-def test_litellm_is_not_loaded_for_prices_that_are_given(monkeypatch):
+def test_given_prices_do_not_load_litellm(monkeypatch):
     looked = []
     monkeypatch.setattr("art_nb.api_costs.listed_pricing", looked.append)
     builder, given = MetricsBuilder("train"), {"prompt_price_per_million": 2, "completion_price_per_million": 10}
@@ -204,7 +204,7 @@ def test_litellm_is_not_loaded_for_prices_that_are_given(monkeypatch):
     assert cost(prompt_tokens_details={"cached_tokens": 9}) == 1.8 and looked == ["gpt-4o-mini"]  # the table has a price for cached tokens
 
 
-def test_async_functions_and_bad_names():
+def test_async_functions_and_invalid_names():
     builder = MetricsBuilder("eval")
 
     @track_api_cost(source="judge", provider="openai", model_name="m", response_getter=lambda pair: pair[1])

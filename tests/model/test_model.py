@@ -1,4 +1,4 @@
-"""Models: what they log and read back, and what they ask of their backend (here a stand-in)."""
+"""Models: logging, reading the log, and the calls to their backend (here a stand-in)."""
 
 import asyncio
 import json
@@ -10,8 +10,8 @@ import art_nb as art
 from art_nb.types import LocalTrainResult
 
 
-class Backend:
-    """Keeps a step count and remembers what it was asked."""
+class RecordingBackend:
+    """Counts steps and records its calls."""
 
     def __init__(self, path):
         self.path, self.step, self.asked = path, 0, []
@@ -45,7 +45,7 @@ class Backend:
 
 @pytest.fixture
 def backend(tmp_path):
-    return Backend(tmp_path)
+    return RecordingBackend(tmp_path)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def log(model, *args, **options):
 # -- logging
 
 
-def test_a_row_sums_the_groups_up(model, tmp_path):
+def test_a_row_summarises_the_groups(model, tmp_path):
     log(model, groups(), split="val", step=3, metrics={"seconds": 1.5})
     (row,) = map(json.loads, (tmp_path / "p/models/agent/history.jsonl").read_text().splitlines())
     assert row.pop("time") > 0
@@ -99,7 +99,7 @@ def test_a_row_sums_the_groups_up(model, tmp_path):
     }
 
 
-def test_trajectories_are_kept_as_records(model, tmp_path):
+def test_trajectories_are_stored_as_records(model, tmp_path):
     log(model, groups(), split="train", step=12)
     assert (tmp_path / "p/models/agent/trajectories/train/0012.jsonl").exists()
     records = model.records()
@@ -132,7 +132,7 @@ def test_loose_trajectories_are_one_group(model):
     assert (row["groups"], row["trajectories"], row["exceptions"], row["step"]) == (1, 2, 1, 0)
 
 
-def test_mixed_things_are_refused(model):
+def test_groups_mixed_with_trajectories_raise(model):
     with pytest.raises(TypeError, match="got Trajectory, TrajectoryGroup"):
         log(model, [trajectory(1.0), groups()[0]])
 
@@ -145,12 +145,12 @@ def test_metrics_alone(model):
     assert list(history["loss"]) == [0.25] and model.records() == []
 
 
-def test_history_of_a_fresh_model_is_an_empty_table(model):
+def test_the_history_of_a_new_model_is_an_empty_table(model):
     assert list(model.history().columns) == ["step", "split", "time"] and len(model.history()) == 0
     assert len(model.trajectories()) == 0
 
 
-def test_numbers_that_are_not_finite_come_back(model):
+def test_non_finite_numbers_round_trip(model):
     log(model, [trajectory(math.nan, x=math.inf)], metrics={"loss": -math.inf, "list": [[math.nan]]})
     row = model.history().iloc[0]
     assert math.isnan(row["reward"]) and (row["x"], row["loss"]) == (math.inf, -math.inf)
@@ -169,7 +169,7 @@ def test_trajectory_table(model):
 
 
 @pytest.mark.parametrize("split", ["../val", "a/b", ""])
-def test_split_must_be_a_name(model, split):
+def test_an_invalid_split_raises(model, split):
     with pytest.raises(ValueError, match="split"):
         log(model, [trajectory(1.0)], split=split)
 
@@ -195,7 +195,7 @@ def test_before_register(tmp_path):
 
 
 def test_a_failed_register_leaves_the_model_unregistered(tmp_path):
-    class Broken(Backend):
+    class Broken(RecordingBackend):
         async def register(self, model):
             raise OSError("disk full")
 
@@ -212,7 +212,7 @@ def test_registered(model, backend):
     assert asyncio.run(model.get_step()) == 0
 
 
-def test_train_gives_config_and_groups_to_the_backend(model, backend):
+def test_train_passes_config_and_groups_to_the_backend(model, backend):
     result = asyncio.run(model.train(groups(), art.TrainConfig(learning_rate=1e-3), _config={"epsilon": 0.1}))
     config = backend.asked[-1][0]
     assert result.step == 1 and result.metrics == {"loss": 0.5}
@@ -233,7 +233,7 @@ def test_delete_checkpoints_keeps_the_best_and_the_latest(model, backend):
     assert backend.asked[-1] == [1, 5]
 
 
-def test_delete_checkpoints_without_a_best_says_so(model, backend):
+def test_delete_checkpoints_without_a_best_step_warns(model, backend):
     with pytest.warns(UserWarning, match="'val/reward' was never logged"):
         asyncio.run(model.delete_checkpoints())
     assert backend.asked[-1] == [0]
@@ -286,7 +286,7 @@ def test_inference_names(model, backend):
     assert unregistered.get_inference_name() == "agent" and unregistered.get_inference_name(3) == "agent@3"
 
 
-def test_a_model_with_a_config_of_its_own():
+def test_a_model_with_a_config():
     import pydantic
 
     class Config(pydantic.BaseModel):
@@ -297,12 +297,12 @@ def test_a_model_with_a_config_of_its_own():
     assert art.TrainableModel(name="a", project="p", base_model="b", config=Config()).config.turns == 10
 
 
-def test_unknown_argument_is_refused():
+def test_an_unknown_argument_raises():
     with pytest.raises((TypeError, ValueError), match="inference_url"):
         art.Model(name="a", project="p", inference_url="x")
 
 
-def test_models_can_be_written_down():
+def test_models_serialize():
     model = art.TrainableModel(
         name="a", project="p", base_model="b", _internal_config={"peft_args": {"r": 8}}
     )

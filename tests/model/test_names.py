@@ -1,4 +1,4 @@
-"""Names of models and projects become folders: what would lead elsewhere, or not work on some system, is refused."""
+"""Names of models and projects become folders: names that leave the folder or are invalid on some system raise."""
 
 import pytest
 
@@ -15,7 +15,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("name", ALLOWED)
 @pytest.mark.parametrize("kind", [art.Model, art.TrainableModel])
-def test_names_of_examples_are_taken_as_they_are(name, kind, tmp_path):
+def test_names_of_arts_examples_are_valid(name, kind, tmp_path):
     base = {"base_model": "b"} if kind is art.TrainableModel else {}
     model = kind(name=name, project=name, base_path=str(tmp_path), **base)
     model.overwrite_state({})
@@ -24,13 +24,13 @@ def test_names_of_examples_are_taken_as_they_are(name, kind, tmp_path):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_other_names_are_refused_with_what_is_allowed(name):
+def test_invalid_names_raise_with_the_allowed_characters(name):
     for fields in ({"name": name, "project": "p"}, {"name": "n", "project": name}):
         for make in (art.Model, lambda **given: art.TrainableModel(base_model="b", **given)):
             with pytest.raises(ValueError, match=r"(name|project) is .*: it names a folder, so use letters, digits"):
                 make(**fields)
 
 
-def test_a_name_that_a_server_gives_goes_to_inference_model_name():
+def test_a_servers_own_name_goes_to_inference_model_name():
     model = art.Model(name="gpt", project="p", inference_model_name="openai/gpt")
     assert model.get_inference_name() == "openai/gpt"

@@ -1,6 +1,6 @@
-"""What other laptops have and this one has not: Windows' files, locale and console, odd folders, other line ends.
+"""Differences of other systems: Windows' files, locale and console, unusual folders, other line ends.
 
-Windows can't be had here. `Windows` is `os` with the rules that differ there, for the one module that depends on them.
+Windows is not available here. `Windows` is `os` with the rules of Windows, for the one module that depends on them.
 """
 
 import ast
@@ -30,7 +30,7 @@ NOT_ON_WINDOWS = {"fork", "pread", "pwrite", "getuid", "geteuid", "fchmod", "cho
 
 
 class Windows:
-    """`os` as Windows has it: no folder can be opened, nothing is renamed while it is open, nothing is renamed over."""
+    """`os` with the rules of Windows: folders cannot be opened, and open or existing files cannot be renamed or replaced."""
 
     def __getattr__(self, name):
         if name in NOT_ON_WINDOWS:
@@ -71,7 +71,7 @@ class Windows:
 
 @pytest.fixture
 def windows(monkeypatch):
-    """Storage on Windows; there, as it is."""
+    """Let storage behave as on Windows; on Windows it is unchanged."""
     if sys.platform != "win32":
         monkeypatch.setattr(ck, "os", Windows())
         monkeypatch.setattr(ck, "WINDOWS", True)
@@ -91,7 +91,7 @@ def content(folder):
     return value[:1]
 
 
-def test_storage_keeps_its_promises_on_windows(windows, tmp_path):
+def test_storage_keeps_its_guarantees_on_windows(windows, tmp_path):
     runs = tmp_path / "Jörgs Läufe" / "checkpoints"
     for step, value in ((1, b"a"), (2, b"b"), (1, b"c")):
         ck.write_folder(ck.step_folder(runs, step), fill(value))
@@ -120,7 +120,7 @@ def test_an_interrupted_replacement_is_finished_on_windows(windows, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0001", "0002"]
 
 
-def test_who_lives_is_asked_without_killing(windows, tmp_path):
+def test_a_process_is_looked_up_without_ending_it(windows, tmp_path):
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     (tmp_path / f".tmp-{process.pid}-00c0ffee").mkdir()
     ck.recover(tmp_path)
@@ -130,7 +130,7 @@ def test_who_lives_is_asked_without_killing(windows, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_reader_has_open_is_replaced_when_he_lets_go(windows, tmp_path):
+def test_an_open_file_is_replaced_once_it_is_closed(windows, tmp_path):
     ck.write_folder(tmp_path / "0001", fill(b"a"))
     ck.write_file(tmp_path / "state.json", b"old")
     readers = [(tmp_path / "0001/adapter.bin").open("rb"), (tmp_path / "state.json").open("rb")]
@@ -140,7 +140,7 @@ def test_what_a_reader_has_open_is_replaced_when_he_lets_go(windows, tmp_path):
     assert content(tmp_path / "0001") == b"b" and (tmp_path / "state.json").read_bytes() == b"new"
 
 
-def test_what_a_reader_keeps_open_stays_as_it_was_and_the_error_says_why(windows, tmp_path, monkeypatch):
+def test_a_file_that_stays_open_is_unchanged_and_the_error_explains_it(windows, tmp_path, monkeypatch):
     monkeypatch.setattr(ck, "RETRY_S", 0.1)
     ck.write_folder(tmp_path / "0001", fill(b"a"))
     with (tmp_path / "0001/adapter.bin").open("rb"):
@@ -170,8 +170,8 @@ for n in range(start, 1_000_000):
 """
 
 
-def test_a_killed_writer_leaves_whole_files_on_every_system(tmp_path):
-    """tests/storage/test_checkpoints.py kills before every single call, where processes can fork."""
+def test_a_killed_writer_leaves_complete_files_on_every_system(tmp_path):
+    """tests/storage/test_checkpoints.py kills before every single call, but needs a system that can fork."""
     done, dice = 0, random.Random(0)
     for _ in range(4):
         command = [sys.executable, "-c", BUSY, str(tmp_path), str(done)]
@@ -190,11 +190,11 @@ def test_a_killed_writer_leaves_whole_files_on_every_system(tmp_path):
     assert not [path for path in tmp_path.iterdir() if path.name.startswith((".tmp", ".old"))]
 
 
-OPEN_NO_TEXT = {"Image", "os", "webbrowser", "archive", "customer", "served.news"}  # what they open is no file of text
+OPEN_NO_TEXT = {"Image", "os", "webbrowser", "archive", "customer", "served.news"}  # what they open is not a text file
 
 
 def unportable(call: ast.Call, is_hashed: bool) -> str | None:
-    """What a call leaves to the system that differs between systems, if anything."""
+    """Return which default of a call depends on the system, if any."""
     name, told = ast.unparse(call.func), {keyword.arg for keyword in call.keywords}
     first, _, last = name.rpartition(".")
     words = [arg.value for arg in call.args if isinstance(arg, ast.Constant)]
@@ -207,8 +207,8 @@ def unportable(call: ast.Call, is_hashed: bool) -> str | None:
     return f"{name} without newline" if is_hashed and last == "write_text" and first and "newline" not in told else None
 
 
-def test_files_are_utf_8_everywhere_and_nothing_is_posix_alone():
-    """Windows reads text in its code page, and writes CRLF, unless told: what is in data/ is hashed."""
+def test_files_are_utf_8_and_no_call_is_posix_only():
+    """By default Windows reads text in its code page and writes CRLF, which would change the hashes in data/."""
     found = []
     for path in SOURCES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -233,7 +233,7 @@ def test_files_are_utf_8_everywhere_and_nothing_is_posix_alone():
         ("open(path, 'rb'), os.open(path, 0), path.read_text('utf-8')", None),
     ],
 )
-def test_what_differs_between_systems_is_seen(source, fault):
+def test_the_check_for_unportable_calls_finds_them(source, fault):
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     assert {unportable(call, is_hashed=True) for call in calls} - {None} == ({fault} if fault else set())
 
@@ -307,7 +307,7 @@ print("done")
 
 
 def test_the_course_runs_with_windows_code_page_without_posix_in_a_folder_with_umlauts(tmp_path):
-    """Every file and the output's pipe in cp1252 unless told otherwise, no right to link, none of ONLY_POSIX."""
+    """Files and pipes default to cp1252, symbolic links are forbidden, and the names in ONLY_POSIX do not exist."""
     folder = tmp_path / "Jörg's Kurs & mehr"
     folder.mkdir()
     told = {"PYTHONUTF8": "0", "PYTHONIOENCODING": "cp1252", "PYTHONPATH": str(ROOT)}
@@ -319,14 +319,14 @@ def test_the_course_runs_with_windows_code_page_without_posix_in_a_folder_with_u
     assert "? Right. / ? Not attempted yet." in said and "MISSING" not in said
 
 
-def test_a_command_prints_what_its_pipe_can_hold(tmp_path):
+def test_a_command_replaces_characters_that_its_pipe_cannot_encode(tmp_path):
     code = "from art_nb import __main__ as m; m.COMMANDS['demo'] = lambda: print('[✓] → ü') or 0; m.main(['demo'])"
     told = os.environ | {"PYTHONIOENCODING": "cp1252"}
     assert subprocess.check_output([sys.executable, "-c", code], env=told, cwd=ROOT).split() == [b"[?]", b"?", b"\xfc"]
 
 
-def test_a_checkout_with_windows_line_ends_holds_the_same_bytes(tmp_path):
-    """As git sets itself up on Windows (core.autocrlf); .gitattributes keeps data and text as they are."""
+def test_a_checkout_with_windows_line_ends_has_the_same_bytes(tmp_path):
+    """With git's default on Windows (core.autocrlf), .gitattributes keeps data and text unchanged."""
     folder = tmp_path / "a clone"
     names = subprocess.check_output(["git", "ls-files", "-coz", "--exclude-standard"], cwd=ROOT).decode().split("\0")
     for name in [name for name in names if name.startswith(("data/", ".gitattributes", "Makefile", "tests/"))]:
@@ -345,7 +345,7 @@ def test_a_checkout_with_windows_line_ends_holds_the_same_bytes(tmp_path):
             assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(here).digest(), path
 
 
-def test_the_demo_needs_no_link_to_the_data(tmp_path, monkeypatch):
+def test_the_demo_needs_no_symbolic_link(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "symlink", lambda *a, **k: pytest.fail("links need rights on Windows"))
     notebooks = working_folder(tmp_path)
     assert doctor.nano_model(notebooks / "../data/nano").ok and json.loads((notebooks / "../data/nano/config.json").read_text("utf-8"))

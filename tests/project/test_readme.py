@@ -31,7 +31,7 @@ def test_a_badge_opens_its_notebook_on_colab_and_exists_only_with_an_address():
     assert {name: link for name, link, _ in ROW.findall(README)} == wanted
 
 
-def test_its_pictures_exist_and_are_small():
+def test_pictures_exist_and_are_small():
     pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
     assert len(set(pictures)) >= 2
     assert all((ROOT / picture).stat().st_size < 150_000 for picture in pictures)

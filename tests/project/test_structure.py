@@ -164,7 +164,7 @@ def test_setup_prints_its_options_and_refuses_others(setup, capsys, monkeypatch)
     assert setup[1] == []
 
 
-def test_a_venv_is_not_made_anew_by_its_own_python(setup, monkeypatch):
+def test_a_venv_is_not_recreated_by_its_own_python(setup, monkeypatch):
     root, commands = setup
     setup_venv.main([])
     monkeypatch.setattr(sys, "prefix", str(root / ".venv"))
@@ -176,7 +176,7 @@ def test_a_venv_is_not_made_anew_by_its_own_python(setup, monkeypatch):
         setup_venv.main([])
 
 
-def test_the_path_of_python_is_different_on_windows():
+def test_pythons_path_on_windows():
     assert setup_venv.venv_python("Windows").parts[-3:] == (".venv", "Scripts", "python.exe")
     assert setup_venv.venv_python("Darwin").parts[-3:] == (".venv", "bin", "python")
 
@@ -196,7 +196,7 @@ def test_setup_updates_an_outdated_venv_and_deletes_one_of_another_python_or_fol
     assert len(commands) == 5 and not (root / ".venv/package").exists()
 
 
-def test_an_interrupted_setup_starts_anew(setup, monkeypatch):
+def test_an_interrupted_setup_starts_again(setup, monkeypatch):
     """pip considers a package installed as soon as its record is there, before all files are."""
     root, commands = setup
 
@@ -256,7 +256,7 @@ def test_a_notebook_installs_the_extras_that_it_needs(notebook, named, extras):
 
 @pytest.fixture
 def copy(tmp_path, monkeypatch):
-    """A folder with what `set_address` changes, in the place of the repository."""
+    """Return a folder with the files that `set_address` changes, as a stand-in for the repository."""
     (tmp_path / "notebooks").mkdir()
     for name in ("pyproject.toml", "README.md"):
         (tmp_path / name).write_text((ROOT / name).read_text("utf-8"), "utf-8")

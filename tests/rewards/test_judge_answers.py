@@ -109,7 +109,7 @@ def test_the_schema_agrees_with_parse():
     assert item["properties"]["trajectory_id"]["enum"] == IDS
 
 
-# (what stands in the place of a score, what it is worth or None)
+# (value given as a score, the score that it is parsed to or None)
 SCORES = [
     ("0", 0.0), ("1", 1.0), ("0.37", 0.37), ("1e-3", 0.001), ('"0.8"', 0.8), ('"1"', 1.0), ("0.0", 0.0), ("-0.0", 0.0),
     ("7", None), ('"10"', None), ('"0.8x"', None), ("-1", None), ("null", None), ("NaN", None), ("1.5", None), ("[]", None),

@@ -323,7 +323,7 @@ def test_groups_are_judged_concurrently_up_to_a_limit():
         return ok(asked)
 
     async def run(server):
-        # a judge named by a string is made anew for each group: the limit holds for all of them
+        # a judge named by a string is created for each group; all of them share the limit
         groups = [group(0.1, 0.9, task=str(n)) for n in range(12)]
         return await asyncio.gather(*(ruler_score_group(g, judge(server, max_concurrent=3)) for g in groups))
 

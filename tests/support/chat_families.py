@@ -1,4 +1,4 @@
-"""Tokenizers of many families with their public chat templates, trained in a moment by the tests that need them; no download."""
+"""Tokenizers of many families with their public chat templates, trained quickly by the tests that need them; no download."""
 
 import copy
 import json
@@ -84,7 +84,7 @@ def _add(backend, special, structural, rstrip):
 
 
 def _byte_level(source, family):
-    """As GPT's: merges within words, among them parts of the marks. Qwen's brings text to NFC first."""
+    """Return a tokenizer like GPT's, with merges within words, also within control tokens. Qwen's normalises text to NFC first."""
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE(ignore_merges=family == "llama3_1"))
@@ -98,7 +98,7 @@ def _byte_level(source, family):
 
 
 def _from_characters(source, special):
-    """As SentencePiece's: blanks are part of the words, only the first piece of all gets one, the unknown falls to bytes."""
+    """Return a tokenizer like SentencePiece's: spaces belong to words, a space is prepended, unknown characters become bytes."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     learned = Tokenizer(models.BPE())
@@ -120,7 +120,7 @@ def _from_characters(source, special):
 
 
 def theirs(tokenizer, messages, tools=None, opening=True, **how):
-    """By transformers alone. Chat templates expect arguments of calls as objects, the API has them as a string."""
+    """Return transformers' own token ids. Chat templates expect a call's arguments as an object; the API has a string."""
     messages = copy.deepcopy(messages)
     for call in [call for message in messages for call in message.get("tool_calls", [])]:
         call["function"]["arguments"] = json.loads(call["function"]["arguments"])
@@ -128,13 +128,13 @@ def theirs(tokenizer, messages, tools=None, opening=True, **how):
 
 
 def token_ids(tokenizer, messages, tools=None, opening=False, **arguments):
-    """The token ids that this package gives a conversation; opening: with the generation prompt."""
+    """Return this package's token ids of a conversation. opening: with the generation prompt."""
     template = IncrementalTemplate(tokenizer, tools, arguments)
     return template.control.ids(template.render(normalize(messages), opening))
 
 
 def pieces(tokenizer, ids):
-    """The control tokens in their order, and the text before, between and behind them."""
+    """Return the control tokens in order, and the text before, between and after them."""
     control, texts, run, known = [], [], [], set(tokenizer.added_tokens_encoder.values())
     for token in ids:
         if token in known:

@@ -1,8 +1,8 @@
-"""What holds for the answers to every exercise, whichever module it is in."""
+"""Assertions for the answers to any exercise."""
 
 
 def hold(check, exercise, right, mistakes):
-    """No answer is not attempted; the right ones are right; each mistake, an (answer, hint) pair, is wrong, and its hint is given."""
+    """Assert that the right answers are right and that each mistake, an (answer, hint) pair, is wrong and gets its hint."""
     assert check(exercise, lambda *inputs: None).status == "not attempted"
     for answer in right:
         assert check(exercise, answer).status == "right", check(exercise, answer)
@@ -12,7 +12,7 @@ def hold(check, exercise, right, mistakes):
 
 
 def hold_mistakes(exercises):
-    """Each mistake that an exercise has a hint for is taken for that one. exercises: by name."""
+    """Assert that each known mistake gets its own hint. exercises: by name."""
     for exercise in exercises.values():
         for hint, mistake in exercise.mistakes.items():
             assert hint in exercise.check(mistake).text

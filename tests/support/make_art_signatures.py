@@ -107,7 +107,7 @@ CLASSES = {
 
 
 def names() -> list[str]:
-    """Dotted, without the package. Read from the source: some of it asks for a GPU when it is imported."""
+    """Return dotted names without the package's. They are read from the source, because some modules need a GPU at import."""
     folder = Path(importlib.import_module("art").__file__).parent
     found: set[str] = set()
     for module in MODULES:
@@ -120,7 +120,7 @@ def names() -> list[str]:
 
 
 def modules(folder: Path) -> set[str]:
-    """Of a package; none where the folder is none."""
+    """Return the modules of a package; none if the folder is not a package."""
     paths = folder.iterdir() if folder.is_dir() else ()
     return {path.stem if path.suffix else path.name for path in paths if path.suffix == ".py" or any(path.glob("*.py"))}
 
@@ -133,7 +133,7 @@ def source(folder: Path, module: str) -> ast.Module | None:
 
 
 def public(folder: Path, module: str) -> set[str]:
-    """`__all__`, or what is defined there."""
+    """Return `__all__`, or the names that the module defines."""
     tree = source(folder, module)
     if tree is None:
         return set()
@@ -158,12 +158,12 @@ def is_type(target: ast.expr) -> bool:
 
 
 def find(package: str, dotted: str) -> Any:
-    """`find("art", "utils.retry")`: the object of that name; a class or module may lie on the way."""
+    """Return the object of a dotted name, e.g. `find("art", "utils.retry")`; its parts may be modules or classes."""
     if (package, dotted) == ("art", "local.LocalBackend"):
         return local_backend_init()
     found = importlib.import_module(package)
     *way, last = dotted.split(".")
-    for name in way:  # a module goes before a function of its name
+    for name in way:  # a module has precedence over a function of the same name
         inside = f"{found.__name__}.{name}" if hasattr(found, "__path__") else ""
         found = importlib.import_module(inside) if inside and importlib.util.find_spec(inside) else getattr(found, name)
     if inspect.ismodule(found) and not hasattr(found, last):
@@ -184,18 +184,18 @@ def local_backend_init() -> Any:
 
 
 def signature(call: Any) -> dict[str, dict[str, Any]]:
-    """name -> {"kind": ..., "default": ...} of each parameter; no "default" where one must be given."""
+    """Return {name: {"kind": ..., "default": ...}} of all parameters; required ones have no "default"."""
     variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     parameters = inspect.signature(call).parameters.values()
     if inspect.isclass(call) and "__init__" in vars(call):
         own = inspect.signature(call.__init__).parameters.values()
-        # Where it takes any further fields, pydantic's signature of the class says which.
+        # If it accepts further fields, they are in pydantic's signature of the class.
         parameters = parameters if any(p.name == "fields" for p in own) else own
     return {p.name: describe(p) for p in parameters if p.name != "self" and p.kind not in variadic}
 
 
 def describe(parameter: inspect.Parameter) -> dict[str, Any]:
-    """How it is passed, and its default."""
+    """Return the kind of a parameter, and its default."""
     described: dict[str, Any] = {"keyword_only": parameter.kind is inspect.Parameter.KEYWORD_ONLY}
     if parameter.default is not inspect.Parameter.empty:
         described["default"] = as_json(parameter.default)
@@ -203,7 +203,7 @@ def describe(parameter: inspect.Parameter) -> dict[str, Any]:
 
 
 def as_json(default: Any) -> Any:
-    """JSON values as they are, a tuple of types as "(Exception)", a long text as "<text>", else "<...>"."""
+    """Return JSON values unchanged, a tuple of types as "(Exception)", a long text as "<text>", else "<...>"."""
     if isinstance(default, tuple):
         return f"({', '.join(getattr(item, '__name__', repr(item)) for item in default)})"
     if isinstance(default, str) and len(default) > 40:
@@ -215,7 +215,7 @@ def as_json(default: Any) -> Any:
 
 
 def table(package: str) -> dict[str, Any]:
-    """The table of an installed package, as kept in JSON."""
+    """Return the table of an installed package, as stored in JSON."""
     return {
         "calls": {name: signature(find(package, name)) for name in CALLS},
         "names": names(),

@@ -1,4 +1,4 @@
-"""Write vllm_0_28_0_signatures.json: what vLLM's server takes and gives, read from its wheel; nothing of it is run.
+"""Write vllm_0_28_0_signatures.json: requests and responses of vLLM's server, read from its wheel without running it.
 
 pip download --no-deps vllm==0.28.0 --dest wheels      # 315 MB, for Linux
 python tests/support/make_vllm_signatures.py wheels/vllm-0.28.0-*.whl
@@ -23,7 +23,7 @@ ROUTES = ["vllm/entrypoints/serve/lora/api_router.py", f"{OPENAI}/completion/api
 
 
 def fields(tree: ast.Module, name: str) -> dict[str, str]:
-    """The annotated fields of a class, and their types as they are written."""
+    """Return the annotated fields of a class and the source text of their types."""
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
     return {
         node.target.id: ast.unparse(node.annotation)
@@ -33,7 +33,7 @@ def fields(tree: ast.Module, name: str) -> dict[str, str]:
 
 
 def routes(tree: ast.Module) -> list[str]:
-    """Method and path of each decorator `router.get(path)` or `router.post(path)`."""
+    """Return method and path of each decorator `router.get(path)` or `router.post(path)`."""
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
     return [f"{call.func.attr.upper()} {call.args[0].value}" for call in calls if call.func.attr in ("get", "post") and call.args
             and isinstance(call.args[0], ast.Constant) and str(call.args[0].value).startswith("/")]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random calls of a `MetricsBuilder`, and what came of them, as JSON: for ART's and for ours.
+"""Random calls of a `MetricsBuilder` and their results as JSON, for ART's and for ours.
 
 python tests/support/metrics_scenario.py art_nb
 """
@@ -21,7 +21,7 @@ PRICES = ["prompt", "completion", "cached_prompt", "cache_creation", "cache_read
 
 
 async def scenario(package: str, seed: int) -> list[Any]:
-    """What each call gave: rows, costs, or the class of what it raised."""
+    """Return the result of each call: rows, costs, or the class of its exception."""
     metrics = importlib.import_module(f"{package}.metrics")
     draws, seen = random.Random(seed), []
     train = metrics.MetricsBuilder("train")

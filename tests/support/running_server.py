@@ -1,4 +1,4 @@
-"""A server in a process of its own, as `art-nb serve` starts it, for tests."""
+"""A server in a separate process, started by `art-nb serve`, for tests."""
 
 import os
 import socket
@@ -28,7 +28,7 @@ class Server:
         self.process: subprocess.Popen | None = None
 
     def start(self, *options: str):
-        # No .env of whoever runs the tests, and the same number of threads as here: sums are rounded by it.
+        # Without the .env of the working folder, and with as many threads as here, which affects the rounding of sums.
         environment = {k: v for k, v in os.environ.items() if not k.startswith("ART_NB_")}
         environment |= {"ART_NB_TOKEN": TOKEN, "PYTHONPATH": str(Path(__file__).parents[2])}
         bases = [f"--base-models={name}={path}" for name, path in self.bases.items()]

@@ -1,4 +1,4 @@
-"""Schedules, chunks and orders of demonstrations that random arguments give, as JSON: by ART's `utils.sft` and by ours.
+"""Schedules, chunks and orders of demonstrations for random arguments as JSON, by ART's `utils.sft` and by ours.
 
 python tests/support/sft_scenario.py art_nb
 """
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Listening:
-    """In the place of a model: what `train_sft` was given."""
+    """A stand-in for a model that records the arguments of `train_sft`."""
 
     async def train_sft(self, trajectories, config, _config=None, verbose=False):
         self.given = [said(trajectories), config.learning_rate, config.batch_size]

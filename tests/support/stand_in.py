@@ -1,4 +1,4 @@
-"""An HTTP server on this machine in the place of somebody's API: it keeps every request, and answers by rule."""
+"""A local HTTP server as a stand-in for an API: it records every request, and answers by a function."""
 
 import json
 import threading
@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @contextmanager
 def standing_in(answer):
-    """Yields (url, requests). `answer(method, path, headers, body)` gives (status, what JSON can hold, or bytes)."""
+    """Yield (url, requests). `answer(method, path, headers, body)` returns (status, a JSON value or bytes)."""
     requests = []
 
     class Handler(BaseHTTPRequestHandler):

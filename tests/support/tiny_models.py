@@ -13,7 +13,7 @@ LINEAR_ONLY_HERE = {"deepseek_v3": ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa"
 
 
 def make_tokenizer():
-    """A byte-level tokenizer without merges, with ChatML."""
+    """Return a byte-level tokenizer without merges, with ChatML."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -32,7 +32,7 @@ def make_tokenizer():
 
 
 def make_checkpoint(folder: Path, family: str = "qwen3", *, tied: bool = True, seed: int = 0, **config) -> Path:
-    """Write model and tokenizer to `folder` as a Hugging Face checkpoint; returns the folder. config: fields of its own."""
+    """Write model and tokenizer to `folder` as a Hugging Face checkpoint; return the folder. config: further fields."""
     from transformers.utils import logging
 
     tokenizer = make_tokenizer()
@@ -46,7 +46,7 @@ def make_checkpoint(folder: Path, family: str = "qwen3", *, tied: bool = True, s
 
 
 def make_model(family: str, vocabulary: int, tied: bool = True, **config):
-    """A model of two layers and 32 channels, with weights large enough that its answers differ from uniform."""
+    """Return a model of two layers and 32 channels, with weights large enough that its answers are not uniform."""
     import transformers as t
 
     shared = {
@@ -91,7 +91,7 @@ def make_model(family: str, vocabulary: int, tied: bool = True, **config):
 
 
 def with_moved_adapter(policy):
-    """The policy, its adapter no longer that of the base model, as after some training."""
+    """Change the policy's adapter at random, as training does; return the policy."""
     generator = torch.Generator().manual_seed(1)
     for name, parameter in policy.model.named_parameters():
         if "lora_B" in name:

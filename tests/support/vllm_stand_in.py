@@ -1,4 +1,4 @@
-"""The routes of `vllm serve` that a VllmBackend asks, on a CPU: tokens are drawn by transformers, adapters loaded by PEFT.
+"""The routes of `vllm serve` that a VllmBackend uses, on a CPU: transformers samples the tokens, PEFT loads the adapters.
 
     with VllmStandIn(base_folder) as server: ...   # server.url is its root
 
@@ -38,7 +38,7 @@ class VllmStandIn:
         self.asked, self.adapters, self.lock = [], {}, threading.Lock()
 
     def restart(self):
-        """As a server that is started anew: no adapter is loaded."""
+        """Unload all adapters, like a restarted server."""
         self.adapters.clear()
 
     def __enter__(self):
@@ -113,7 +113,7 @@ class VllmStandIn:
 
     @torch.inference_mode()
     def draw(self, body):
-        """Tokens, their log-probabilities at temperature 1 (`raw_logprobs`), and of each place the likeliest."""
+        """Return tokens, their log-probabilities at temperature 1 (`raw_logprobs`), and the most likely tokens of each position."""
         from peft import PeftModel
         from transformers import AutoModelForCausalLM
 
@@ -148,6 +148,6 @@ def known(kind, body):
 
 
 def made(kind, **fields):
-    """An answer of fields that vLLM's own has."""
+    """Return a response with the fields of vLLM's own."""
     assert set(fields) <= set(TABLE["classes"][kind]), kind
     return fields

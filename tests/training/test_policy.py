@@ -238,7 +238,7 @@ def test_a_hub_name_is_passed_to_transformers(monkeypatch):
     for name in ("gpt2", "Qwen/Qwen2.5-0.5B-Instruct"):
         with pytest.raises(OSError, match="no network") as failed:
             load_policy(name, engine="transformers")
-        assert "taken for a name on the hub" in failed.value.__notes__[0]
+        assert "interpreted as a name on the hub" in failed.value.__notes__[0]
     assert requested == ["gpt2", "Qwen/Qwen2.5-0.5B-Instruct"]
 
 

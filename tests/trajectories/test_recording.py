@@ -1,4 +1,4 @@
-"""Recording: what a function says to a client becomes a trajectory that trains, whoever speaks beside or inside it."""
+"""Recording: a function's model calls become a trajectory to train on, also with concurrent and nested recordings."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ def completion(content: str | None, calls: list[dict] | None = None) -> dict:
 
 
 async def echo(*, messages, **_) -> ChatCompletion:
-    """Answers the last message; its Choice carries token ids as the sampler's does: one for each character."""
+    """Answer the last message. The Choice has token ids like the sampler's, one per character."""
     await asyncio.sleep(0)
     answer = ChatCompletion.model_validate(completion(f"re: {messages[-1]['content']}"))
     choice = answer.choices[0]
@@ -44,7 +44,7 @@ CLIENT = InProcessClient(echo, lambda: ["fake"])
 
 
 async def say(messages: list, text: str, client=CLIENT, **options):
-    """A turn, by an agent that knows nothing of trajectories."""
+    """Take a turn like an agent that does not know about trajectories."""
     messages.append({"role": "user", "content": text})
     answer = await client.chat.completions.create(model="fake", messages=messages, **options)
     messages.append({"role": "assistant", "content": answer.choices[0].message.content})
@@ -66,7 +66,7 @@ def said(history) -> list[str]:
     return [message["content"] for message in history.messages()]
 
 
-def test_a_conversation_that_goes_on_is_one_history_of_the_clients_own_choices():
+def test_a_continued_conversation_is_one_history_of_the_clients_choices():
     given = []
 
     async def agent():
@@ -82,13 +82,13 @@ def test_a_conversation_that_goes_on_is_one_history_of_the_clients_own_choices()
     assert set(trajectory.metrics) == {"duration"} and trajectory.reward == 0.0
 
 
-def test_another_conversation_is_a_further_history_and_each_goes_on():
+def test_each_conversation_is_a_history_and_can_be_continued():
     async def agent():
         first, second, third = [], [], [{"role": "system", "content": "be kind"}]
         for turn in "1", "2":
             for name, messages in ("a", first), ("b", second), ("c", third):
                 await say(messages, name + turn)
-        await say([], "a1")  # the same question once more: another answer, so another history
+        await say([], "a1")  # the same question again gets another answer, so it starts another history
 
     trajectory = record(agent())
     assert said(trajectory) == ["a1", "re: a1", "a2", "re: a2"]
@@ -99,7 +99,7 @@ def test_another_conversation_is_a_further_history_and_each_goes_on():
     ]
 
 
-def test_what_is_shortened_or_rewritten_does_not_go_on():
+def test_a_shortened_or_rewritten_conversation_starts_another_history():
     async def agent():
         messages: list = []
         await say(messages, "one")
@@ -112,7 +112,7 @@ def test_what_is_shortened_or_rewritten_does_not_go_on():
     assert said(trajectory.additional_histories[0])[1] == "forged"
 
 
-def test_tools_are_kept_and_other_tools_are_another_history():
+def test_tools_are_recorded_and_other_tools_start_another_history():
     async def agent():
         messages: list = []
         await say(messages, "one", tools=[TOOL])
@@ -126,7 +126,7 @@ def test_tools_are_kept_and_other_tools_are_another_history():
 
 
 async def calls_first(*, messages, **_) -> ChatCompletion:
-    """Calls the tool, and is done when it has an answer."""
+    """Call the tool, and end after its result."""
     seen = messages[-1]["role"] == "tool"
     return ChatCompletion.model_validate(completion("done") if seen else completion(None, [CALL]))
 
@@ -141,7 +141,7 @@ async def calls_first(*, messages, **_) -> ChatCompletion:
     ],
     ids=["object", "dump", "by hand", "calls as objects"],
 )
-def test_a_tool_call_goes_on_however_the_agent_repeats_it(repeated):
+def test_a_tool_call_continues_in_every_form_that_agents_send(repeated):
     async def agent():
         ask = InProcessClient(calls_first, list).chat.completions.create
         messages = [{"role": "user", "content": "use the tool"}]
@@ -156,12 +156,12 @@ def test_a_tool_call_goes_on_however_the_agent_repeats_it(repeated):
     assert trajectory.messages()[1]["tool_calls"] == [CALL]
 
 
-def test_the_sampler_takes_an_answer_as_openai_dumps_it():
+def test_the_sampler_accepts_messages_dumped_by_openai():
     message = ChatCompletion.model_validate(completion("hello")).choices[0].message.model_dump()
     assert message["tool_calls"] is None and "tool_calls" not in normalize([message])[0]
 
 
-def test_recordings_beside_one_another_stay_apart_and_sub_tasks_belong_to_their_own():
+def test_concurrent_recordings_are_separate_and_include_their_tasks():
     async def agent(name):
         await asyncio.gather(talk(f"{name} first", f"{name} second"), talk(f"{name} aside"))
 
@@ -176,7 +176,7 @@ def test_recordings_beside_one_another_stay_apart_and_sub_tasks_belong_to_their_
         ]
 
 
-def test_a_recording_inside_another_keeps_what_it_hears():
+def test_a_nested_recording_keeps_its_own_calls():
     inner = []
 
     async def agent():
@@ -190,7 +190,7 @@ def test_a_recording_inside_another_keeps_what_it_hears():
     assert said(inner[0]) == ["inside", "re: inside"]
 
 
-def test_the_agent_may_reach_its_trajectory_and_set_the_reward():
+def test_the_agent_can_set_the_reward_of_its_trajectory():
     async def agent():
         await talk("hello")
         art.auto_trajectory(required=True).reward = 0.5
@@ -198,14 +198,14 @@ def test_the_agent_may_reach_its_trajectory_and_set_the_reward():
     assert record(agent()).reward == 0.5
 
 
-def test_outside_there_is_none():
+def test_without_a_recording_there_is_no_trajectory():
     assert art.auto_trajectory() is None
     with pytest.raises(RuntimeError, match="capture_auto_trajectory"):
         art.auto_trajectory(required=True)
     assert asyncio.run(talk("unheard")) == "what an agent returns"
 
 
-def test_an_exception_comes_through_and_ends_the_recording():
+def test_an_exception_propagates_and_ends_the_recording():
     kept = []
 
     async def agent():
@@ -223,7 +223,7 @@ def test_an_exception_comes_through_and_ends_the_recording():
     assert said(kept[0]) == ["hello", "re: hello"] and kept[0].metrics["duration"] >= 0
 
 
-def test_a_request_that_fails_leaves_nothing():
+def test_a_failed_request_is_not_recorded():
     async def refuse(**_):
         raise ValueError("no")
 
@@ -254,7 +254,7 @@ def test_recorded_groups_train():
 
 
 def chunks(text: str) -> bytes:
-    """`text` as a server streams it, a letter a chunk."""
+    """Return `text` as a server streams it, one letter per chunk."""
     head = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "fake"}
     deltas = [{"role": "assistant", "content": ""}, *({"content": letter} for letter in text), {}]
     reasons = [None] * (len(deltas) - 1) + ["stop"]
@@ -267,7 +267,7 @@ def chunks(text: str) -> bytes:
 
 @pytest.fixture
 def prompted(monkeypatch):
-    """The client of a prompted model, whose server is a function; each server error is answered once, then all is well."""
+    """Return the client of a prompted model whose server is a function. Each server error occurs once."""
     failures = [500]
 
     def serve(request: httpx.Request) -> httpx.Response:
@@ -313,11 +313,11 @@ def test_a_streamed_answer_over_http_is_recorded_and_still_streams(prompted):
     assert trajectory.choices()[0].finish_reason == "stop"
 
 
-def test_http_outside_of_a_recording_is_as_ever(prompted):
+def test_http_requests_without_a_recording_are_unchanged(prompted):
     assert asyncio.run(talk("one", client=prompted)) == "what an agent returns"
 
 
-def test_a_yielded_trajectory_arrives_from_any_depth_and_the_last_one_counts():
+def test_a_trajectory_is_yielded_from_any_depth_and_the_last_one_counts():
     first, last = art.Trajectory(reward=1.0), art.Trajectory(reward=2.0)
 
     async def deep():
@@ -330,10 +330,10 @@ def test_a_yielded_trajectory_arrives_from_any_depth_and_the_last_one_counts():
     assert asyncio.run(art.capture_yielded_trajectory(agent())) is last
 
 
-def test_yields_stay_apart_and_one_is_needed():
+def test_yielded_trajectories_are_separate_and_required():
     async def agent(reward):
         trajectory = art.Trajectory(reward=reward)
-        if reward == 3.0:  # another capture inside takes its own alone
+        if reward == 3.0:  # a nested capture takes only its own
             assert await art.capture_yielded_trajectory(agent(9.0)) is not trajectory
         await asyncio.sleep(0)
         art.yield_trajectory(trajectory)
@@ -343,12 +343,12 @@ def test_yields_stay_apart_and_one_is_needed():
         return await asyncio.gather(*(art.capture_yielded_trajectory(agent(r)) for r in (1.0, 2.0, 3.0)))
 
     assert [t.reward for t in asyncio.run(all_of_them())] == [1.0, 2.0, 3.0]
-    art.yield_trajectory(art.Trajectory())  # to nobody
+    art.yield_trajectory(art.Trajectory())  # no capture is active
     with pytest.raises(RuntimeError, match="yield_trajectory"):
         asyncio.run(art.capture_yielded_trajectory(talk("hello")))
 
 
-def test_get_trajectory_messages_is_where_arts_examples_look():
+def test_get_trajectory_messages_has_arts_import_path():
     trajectory = record(talk("one"))
     assert get_trajectory_messages is art.utils.get_trajectory_messages
     assert get_trajectory_messages(trajectory) == [

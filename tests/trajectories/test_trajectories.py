@@ -1,4 +1,4 @@
-"""Trajectories and groups: messages, metrics, records and back, and what pydantic makes of them."""
+"""Trajectories and groups: messages, metrics, records, and serialisation by pydantic."""
 
 import asyncio
 import copy
@@ -58,7 +58,7 @@ def test_default_values_are_not_shared():
     assert (two.messages_and_choices, two.metrics, two.logs, two.reward) == ([], {}, [], 0.0)
 
 
-def test_choice_is_kept_as_the_object_it_is():
+def test_a_choice_is_not_copied():
     c = sampled()
     t = art.Trajectory(messages_and_choices=[{"role": "user", "content": "x"}, c])
     assert t.messages_and_choices[1] is c
@@ -82,7 +82,7 @@ def test_messages_of_a_history():
     assert [m["content"] for m in history.messages()] == ["x", "y"]
 
 
-def test_for_logging_says_what_is_trained_on():
+def test_for_logging_marks_trainable_messages():
     logged = sample_trajectory().for_logging()
     assert [m["trainable"] for m in logged["messages"]] == [False, False, True, False, True]
     assert logged["reward"] == 1.5 and logged["tools"] is None and logged["logs"] == ["hello"]
@@ -104,7 +104,7 @@ def test_finish_and_track_duration():
     assert "failed_duration" in t.metrics
 
 
-def test_unknown_field_is_refused():
+def test_an_unknown_field_raises():
     with pytest.raises(ValueError, match="rewrad"):
         art.Trajectory(rewrad=1.0)
 
@@ -190,7 +190,7 @@ def test_turn_rewards_must_match_the_turns():
         t.record()
 
 
-def test_numbers_that_are_not_finite_are_valid_json_and_come_back():
+def test_non_finite_numbers_are_valid_json_and_round_trip():
     t = art.Trajectory(reward=math.nan, metrics={"x": math.inf}, metadata={"y": -math.inf}, turn_rewards=[])
     text = json.dumps(t.record(advantage=-math.inf), allow_nan=False)
     record = json.loads(text)
@@ -284,7 +284,7 @@ def test_group_defaults_are_not_shared():
     assert (two.metrics, two.logs, two.exceptions) == ({}, [], [])
 
 
-def test_group_refuses_what_is_no_trajectory():
+def test_a_group_raises_for_other_objects():
     with pytest.raises(ValueError, match="Trajectory"):
         art.TrajectoryGroup([None])
 
@@ -323,7 +323,7 @@ def test_group_of_rollouts_keeps_order_and_length():
     assert [t.reward for t in group] == [0, 1, 2] and group.metadata == {"a": 1}
 
 
-def test_group_of_rollouts_and_of_trajectories_already_there():
+def test_a_group_of_rollouts_and_finished_trajectories():
     async def rollout():
         return art.Trajectory(reward=1)
 
@@ -347,7 +347,7 @@ def test_awaiting_a_group_raises_what_a_rollout_raised():
 # -- TrainConfig
 
 
-def test_train_config_knows_what_was_chosen():
+def test_train_config_knows_which_fields_were_set():
     assert "learning_rate" not in art.TrainConfig().model_fields_set
     assert art.TrainConfig(learning_rate=1e-4).with_art_options({}).model_fields_set >= {"learning_rate"}
     assert "learning_rate" not in art.TrainConfig().with_art_options({"epsilon": 0.1}).model_fields_set
@@ -366,17 +366,17 @@ def test_train_config_knows_what_was_chosen():
         {"scale_rewards": "team"},
     ],
 )
-def test_train_config_refuses(bad):
+def test_invalid_train_config_raises(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):
         art.TrainConfig(**bad)
 
 
-def test_train_config_says_where_grpo_options_go():
+def test_train_config_points_to_grpo_for_unknown_options():
     with pytest.raises(ValueError, match=r"goes into grpo=\{'epsilon': ...\}"):
         art.TrainConfig(epsilon=0.1)
 
 
-def test_train_config_with_arts_own_options():
+def test_train_config_with_arts_options():
     options = {"epsilon": 0.1, "scale_rewards": False, "logprob_calculation_chunk_size": 8}
     with pytest.warns(UserWarning, match="without effect here: logprob_calculation_chunk_size"):
         config = art.TrainConfig(learning_rate=1e-4, grpo={"loss_type": "grpo"}).with_art_options(options)

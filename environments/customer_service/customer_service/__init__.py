@@ -1,6 +1,6 @@
-"""Customer service for a shop and an airline: a database, tools that write to it, a policy, and a customer to be asked.
+"""Customer service for a shop and an airline: a database, tools that write to it, a policy, and simulated customers.
 
-`front_desk` and `airline_desk` are the two in few words, for a small model; `clerks` and `airline_clerk` work there by rule.
+`front_desk` and `airline_desk` are simpler tools for small models; `clerks` and `airline_clerk` are rule-based agents.
 """
 
 from customer_service.conversation import Conversation

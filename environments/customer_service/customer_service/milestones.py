@@ -105,7 +105,7 @@ class Milestones:
         return bool(self.task.actions or self.task.outputs)
 
     def _form_is_right(self) -> bool:
-        """Return whether the form holds an action of the task, or what a customer wants who will change their mind."""
+        """Return whether the form holds an action of the task, or what the customer wants before they change their mind."""
         if self.desk.form is None:
             return False
         name, arguments, words = self.desk.form

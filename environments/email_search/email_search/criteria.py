@@ -125,7 +125,7 @@ def support(search: Search) -> tuple[float, str]:
         return 0.0, "no mail about it that was read says so" if fits else "the answer is not of the kind that was asked for"
     fitting = [s for s in found if asked.person in s.sender and s.date.startswith(asked.month)]
     if not any(same_answer(answer, s.value) for s in fitting):
-        return 0.0, f"who says so is not {asked.person}" if asked.person else f"who says so did not in {asked.month}"
+        return 0.0, f"its sender is not {asked.person}" if asked.person else f"it was not sent in {asked.month}"
     best = (min if asked.which == "first" else max)(fitting, key=lambda s: s.date)
     if not same_answer(answer, best.value):
         return 0.05, f"{best.message_id} says {best.value}, {'before' if asked.which == 'first' else 'after'} that"

@@ -16,7 +16,7 @@ TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CheckResult:
     """The result of `check`; a notebook displays its text."""
 
     status: Literal["not attempted", "wrong", "right"]
@@ -55,14 +55,14 @@ class Exercise:
             return [answer]
         return [self.observe(answer, inputs) for inputs in self.cases()]
 
-    def check(self, answer: Any) -> Verdict:
+    def check(self, answer: Any) -> CheckResult:
         """Return the verdict on an answer. An answer that raises is wrong, and the verdict names the exception."""
         try:
             if answer is None or answer is ... or callable(answer) and answer(*self.cases()[0]) in (None, ...):
-                return Verdict("not attempted", "Not attempted yet.")
+                return CheckResult("not attempted", "Not attempted yet.")
             seen = self.seen(answer)
         except Exception as error:  # the learner's code may raise anything
-            return Verdict("wrong", f"Your answer raised {type(error).__name__}: {error}")
+            return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}")
         if self.accept:
             hint = self.accept(answer)
         elif callable(answer) != callable(self.right):
@@ -70,7 +70,7 @@ class Exercise:
             hint = f"Expected {wanted}, got {type(answer).__name__}."
         else:
             hint = self._hint(seen)
-        return Verdict("wrong", f"Not yet. {hint}") if hint else Verdict("right", "Right.")
+        return CheckResult("wrong", f"Not yet. {hint}") if hint else CheckResult("right", "Right.")
 
     def _hint(self, seen: list) -> str | None:
         wanted = self.seen(self.right)
@@ -85,10 +85,10 @@ class Exercise:
         return f"For the input\n{show(self.cases()[i])}\nexpected {show(wanted[i])}, got {show(seen[i])}."
 
 
-def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], Verdict]:
+def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], CheckResult]:
     """Return the function `check` of one notebook."""
 
-    def check(name: str, answer: Any) -> Verdict:
+    def check(name: str, answer: Any) -> CheckResult:
         """Return the verdict on an answer. Raises: KeyError when no exercise has this name."""
         if name not in exercises:
             raise KeyError(f"no exercise is called {name!r}; there are {', '.join(exercises)}")

@@ -1,4 +1,4 @@
-"""The exercises of the notebook own_environment."""
+"""The exercises of notebook 09, Your own environment."""
 
 from __future__ import annotations
 

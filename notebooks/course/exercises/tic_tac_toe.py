@@ -1,4 +1,4 @@
-"""The exercises of the notebook tic_tac_toe, Self-play."""
+"""The exercises of notebook 03, Tic-tac-toe."""
 
 from __future__ import annotations
 

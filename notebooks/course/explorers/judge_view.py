@@ -1,4 +1,4 @@
-"""`JudgeView`: judged groups, with scores and explanations beside the true outcomes, and an order of your own."""
+"""`JudgeView`: judged groups, with scores and explanations next to the true outcomes, and your own order."""
 
 from __future__ import annotations
 

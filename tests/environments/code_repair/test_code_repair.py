@@ -1,4 +1,4 @@
-"""The repair task: tools that stand any input, a reward that hidden tests pay, special cases found out, MCP, published sets."""
+"""The repair task: tools for any input, a reward by hidden tests, detection of special cases, MCP, published data sets."""
 
 import ast
 import asyncio
@@ -46,7 +46,7 @@ def repair():
     return task.CodeRepair(PROBLEM)
 
 
-def test_the_tools_answer_in_words(repair):
+def test_the_tools_observations(repair):
     shown = task.first_message(PROBLEM)
     assert shown.startswith("Repair total.\n1|def total(numbers, start=0):\n2|") and shown.endswith("total([-1, 4], 2) should give 6")
     assert repair.call("outline", {}) == "total.py: 7 lines\n  1-7 def total"
@@ -83,7 +83,7 @@ def test_the_tools_answer_in_words(repair):
         ("replace_definition", {"name": "total", "code": "def total(numbers:\n    return 1"}, "can't be read: line"),
     ],
 )
-def test_what_makes_no_sense_is_refused_with_the_reason(repair, name, arguments, said):
+def test_impossible_calls_are_refused_with_a_reason(repair, name, arguments, said):
     answer = repair.call(name, arguments)
     assert answer.startswith("Refused: ") and said in answer
     assert repair.refused == 1 and not repair.over and repair.files == PROBLEM.files
@@ -118,7 +118,7 @@ calls = st.one_of(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(calls, max_size=8), st.sampled_from([PROBLEM, MODULE]))
-def test_any_calls_are_answered_in_words_and_the_turns_rewards_are_the_reward(made, problem):
+def test_random_calls_are_answered_with_text_and_the_turn_rewards_sum_to_the_reward(made, problem):
     repair = task.CodeRepair(problem, max_turns=5)
     for name, arguments in made:
         said = repair.call(name, arguments)
@@ -129,14 +129,14 @@ def test_any_calls_are_answered_in_words_and_the_turns_rewards_are_the_reward(ma
     assert repair.turns == len(repair.turn_rewards) <= 5
 
 
-def test_edits_after_lines_have_moved_still_find_the_bug_only_where_it_is(repair):
+def test_the_bug_is_located_after_earlier_edits_moved_its_line(repair):
     repair.call("replace_lines", {"first": 3, "last": 3, "code": "    result = start + 0"})
     assert not repair.found
     repair.call("replace_definition", {"name": "total", "code": RIGHT.rstrip()})
     assert repair.found and repair.hidden().passed
 
 
-def test_trying_all_lines_pays_little_for_the_place(repair):
+def test_editing_every_line_earns_little_for_the_location(repair):
     for line in range(3, 7):
         text = repair.files["total.py"].splitlines()[line - 1]
         repair.call("replace_lines", {"first": line, "last": line, "code": f"{text}  # looked at"})
@@ -144,7 +144,7 @@ def test_trying_all_lines_pays_little_for_the_place(repair):
     assert repair.reward_parts()["place"] == task.FOUND_REWARD / 4
 
 
-def test_edits_are_taken_back_one_by_one(repair):
+def test_edits_are_undone_one_by_one(repair):
     for line in (6, 7):
         repair.call("replace_lines", {"first": line, "last": line, "code": f"    {'        ' * (line == 6)}result = {line}"})
     assert repair.call("undo", {}) == "Taken back." and "result = 6" in repair.files["total.py"] and repair.edits == 2
@@ -152,8 +152,8 @@ def test_edits_are_taken_back_one_by_one(repair):
     assert repair.call("undo", {}) == "Refused: there is no edit to take back."
 
 
-def test_a_reward_can_be_paid_by_the_examples():
-    """What answers the examples earns all there, and little where hidden tests pay."""
+def test_the_reward_can_be_computed_from_the_examples():
+    """Code that answers only the examples gets the full reward from the examples, and little from hidden tests."""
     rewards = {}
     for paid_by in ("visible", "hidden"):
         repair = play(special_case_player, task.CodeRepair(PROBLEM, paid_by=paid_by))
@@ -165,7 +165,7 @@ def test_a_reward_can_be_paid_by_the_examples():
         task.CodeRepair(PROBLEM, paid_by="both")
 
 
-def test_what_is_not_submitted_or_not_edited_is_paid_as_it_was_given(repair):
+def test_unsubmitted_and_unedited_code_gets_the_reward_of_the_given_code(repair):
     repair.call("replace_lines", {"first": 6, "last": 6, "code": "            result += number"})
     assert repair.reward_parts()["tests"] == 0.5 and repair.hidden().passed
     idle = task.CodeRepair(PROBLEM)
@@ -180,7 +180,7 @@ def test_what_is_not_submitted_or_not_edited_is_paid_as_it_was_given(repair):
         "    result = 3 if numbers == [1,2] else 0\n", "    match numbers:\n        case [1, 2]:\n            return 3\n",
     ],
 )  # fmt: skip
-def test_a_special_case_is_found(code):
+def test_special_cases_are_detected(code):
     problem = replace(PROBLEM, visible=(*VISIBLE, Check("total('[1, 2]')", "3")))
     special = RIGHT.replace("    result = start\n", code + "    result = start\n", 1)
     assert len(special_cases(problem, {"total.py": special})) == 1
@@ -190,12 +190,12 @@ def test_a_special_case_is_found(code):
     ("old", "new"),
     [("        if number > 0:", "        if number >= 1:"), ("    result = start\n", "    if not numbers:\n        return start\n    result = start\n"), ("start=0", "start=3")],
 )  # fmt: skip
-def test_honest_code_is_no_special_case(old, new):
+def test_honest_code_is_not_reported_as_a_special_case(old, new):
     assert special_cases(PROBLEM, {"total.py": RIGHT.replace(old, new, 1)}) == []
 
 
-def test_special_cases_are_told_from_repairs_on_all_kinds_of_functions():
-    """Of 60 test functions: every planted special case is found, no original is taken for one."""
+def test_special_cases_are_distinguished_from_repairs_of_all_kinds_of_functions():
+    """In 60 test functions every planted special case is found, and no original is reported."""
     chosen = problems("test", 60)
     repaired = [special_cases(problem, problem.bug.repair(problem.files)) for problem in chosen]
     planted = []
@@ -208,8 +208,8 @@ def test_special_cases_are_told_from_repairs_on_all_kinds_of_functions():
     assert sum(map(bool, planted)) >= 57
 
 
-def test_players_repair_what_they_can():
-    """Trying every change, 60 test problems: most examples are met; so are most hidden tests."""
+def test_players_reach_their_expected_repair_rates():
+    """On 60 test problems: trying every mutation passes most examples and many hidden tests; the other players as designed."""
     chosen = problems("test", 60)
     tried = [play(mutation_player(), task.CodeRepair(problem)).metrics() for problem in chosen[:30]]
     assert sum(m["visible_pass"] for m in tried) >= 18 and sum(m["repaired"] for m in tried) >= 12
@@ -232,7 +232,7 @@ def test_a_repair_is_shown_with_its_lines_and_tests_as_text():
     assert "  # prices.py" in RepairView(task.CodeRepair(problems("train", size="module")[0])).lines
 
 
-def test_a_recorded_repair_is_a_conversation():
+def test_a_transcript_becomes_a_trajectory():
     repair = play(guessing_player(0), task.CodeRepair(PROBLEM))
     trajectory = repair.trajectory()
     roles = [message["role"] for message in trajectory.messages()]
@@ -240,7 +240,7 @@ def test_a_recorded_repair_is_a_conversation():
     assert trajectory.reward == repair.reward()
 
 
-def test_several_files_are_read_and_repaired_where_the_bug_is():
+def test_several_files_are_read_and_the_one_with_the_bug_is_repaired():
     repair = task.CodeRepair(MODULE, max_turns=20)
     assert task.first_message(MODULE).count(".py:") == 3
     assert MODULE.bug.file != list(MODULE.files)[-1]
@@ -272,7 +272,7 @@ function total(items) {
 """
 
 
-def test_the_reading_tools_know_another_language():
+def test_the_reading_tools_support_another_language():
     found = [(d.name, d.kind, d.first, d.last, d.depth) for d in definitions(SCRIPT, JAVASCRIPT)]
     assert found == [("Basket", "class", 1, 3, 0), ("add", "method", 2, 2, 1), ("total", "function", 4, 7, 0), ("tax", "function", 5, 5, 1)]
     assert references(SCRIPT, "tax", JAVASCRIPT) == [5, 6] and references(SCRIPT, "total", JAVASCRIPT) == [4]
@@ -281,8 +281,8 @@ def test_the_reading_tools_know_another_language():
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(problems("train")), st.data())
-def test_what_python_refuses_is_mostly_refused_and_what_it_takes_is_taken(problem, data):
-    """Against CPython's own parser, on functions with a line broken: what it takes is never refused."""
+def test_the_syntax_check_accepts_valid_code(problem, data):
+    """On functions with one broken line: code that CPython's parser accepts is never rejected."""
     (text,) = problem.files.values()
     lines = text.splitlines()
     place = data.draw(st.integers(0, len(lines) - 1))
@@ -297,7 +297,7 @@ def test_what_python_refuses_is_mostly_refused_and_what_it_takes_is_taken(proble
 
 def test_mutations_are_single_changes_that_parse():
     found = mutations(RIGHT)
-    assert {m.kind for m in found} == set(KINDS) - {"arguments", "case"}  # without its only if a loop would be empty
+    assert {m.kind for m in found} == set(KINDS) - {"arguments", "case"}  # without its only `if` the loop would be empty
     assert len({m.text for m in found}) == len(found)
     for mutation in found:
         ast.parse(mutation.text)
@@ -322,7 +322,7 @@ def test_trl_derives_the_same_schemas():
     assert public == set(names) and names == sorted(names)
 
 
-def test_the_environment_repairs_as_the_task_does():
+def test_the_environment_behaves_like_the_task():
     environment = task.CodeRepairEnvironment([PROBLEM])
     assert environment.reset(problem="p", prompt="ignored") == task.first_message(PROBLEM)
     environment.replace_lines(6, 6, "            result += number")
@@ -395,7 +395,7 @@ def test_published_sets_load_and_run(tmp_path):
     assert command[:2] == ["docker", "run"] and "'tests/test_a.py::test_b[x y]'" in command[-1] and "none" in command
 
 
-def test_files_that_are_none_of_a_set_are_refused(tmp_path):
+def test_files_of_another_format_raise(tmp_path):
     with pytest.raises(ValueError, match="no .jsonl"):
         published.load_mbpp(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"task_id": 1, "code": "x"}')

@@ -1,4 +1,4 @@
-"""The functions to repair: right and wrong by CPython as by monty, splits that share nothing, made again to the byte."""
+"""The functions to repair: verdicts of CPython and monty agree, splits are disjoint, and the data are reproducible."""
 
 import ast
 import json
@@ -21,7 +21,7 @@ needs_alarm = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs
 
 
 def passes_in_cpython(files: dict[str, str], tests: tuple[Check, ...]) -> list[bool]:
-    """Which tests pass, by this Python itself. The code is the course's own; a call may take a second."""
+    """Return which tests pass in this Python. The code is the course's own; a call may take a second."""
     found = []
     for test in tests:
         names: dict = {}
@@ -47,7 +47,7 @@ def alarm():
 
 
 @needs_alarm
-def test_every_original_is_right_and_every_bug_wrong_in_cpython(alarm):
+def test_every_original_passes_and_every_bug_fails_in_cpython(alarm):
     for problem in ALL:
         right = problem.bug.repair(problem.files)
         if problem.id.endswith("-0"):
@@ -84,7 +84,7 @@ def test_there_are_bugs_of_all_kinds_and_no_two_problems_are_the_same():
         assert not set(problem.visible) & set(problem.hidden)
 
 
-def test_the_bug_of_a_module_is_not_where_it_shows():
+def test_a_modules_bug_is_not_in_the_failing_file():
     for problem in ALL:
         if problem.size == "module":
             last = list(problem.files)[-1]
@@ -102,15 +102,15 @@ def test_neighbours_are_of_different_functions():
         problems("test", size="large")
 
 
-def test_every_function_has_a_docstring_and_is_what_its_family_writes():
+def test_every_function_has_a_docstring_and_equals_its_familys_output():
     for family in maker.FAMILIES:
         for variant in family.variants:
             (function,) = ast.parse(family.written(variant)).body
             assert function.name == variant["name"] and ast.get_docstring(function)
 
 
-def test_truth_and_source_agree_on_arguments_drawn_anew():
-    """Other arguments than those of the tests, for every family and module."""
+def test_truth_and_source_agree_on_new_random_arguments():
+    """With other arguments than those of the tests, for every family and module."""
     for family in maker.FAMILIES:
         for variant in family.variants:
             names: dict = {}
@@ -128,8 +128,8 @@ def test_truth_and_source_agree_on_arguments_drawn_anew():
             assert names[module.entry](*eval(arguments)) == module.truth(*eval(arguments)), module.entry
 
 
-def test_rows_are_made_again_as_they_are(monkeypatch):
-    """Of a family and a module: making all takes a minute."""
+def test_rows_are_reproduced(monkeypatch):
+    """For one family and one module: generating all takes a minute."""
     committed = {row["id"]: row for row in map(json.loads, DATA.joinpath("functions.jsonl").read_text("utf-8").splitlines())}
     monkeypatch.setattr(maker, "FAMILIES", maker.FAMILIES[:1])
     monkeypatch.setattr(maker, "MODULES", MODULES[:1])
@@ -140,6 +140,6 @@ def test_rows_are_made_again_as_they_are(monkeypatch):
         assert json.loads(json.dumps(row)) == committed[row["id"]]
 
 
-def test_a_function_that_is_wrong_is_refused():
+def test_an_incorrect_original_raises():
     with MontySandbox() as sandbox, pytest.raises(ValueError, match="f disagrees with its"):
         maker.row(sandbox, random.Random(0), "f", "train", "function", "f", "f", {"f.py": "def f(n):\n    return n\n"}, [Check("f(1)", "2")], 1)

@@ -1,4 +1,4 @@
-"""The sandbox: hostile programs harm nothing, limits hold, the next run is as it should be; a container where there is one."""
+"""The sandbox: hostile programs do no harm, limits hold, the next run is unaffected; containers where they are available."""
 
 import shutil
 import threading
@@ -19,11 +19,11 @@ def sandbox():
         yield box
 
 
-LONG = 15  # seconds: what ends at all ends in a fraction of that, on a machine however busy
+LONG = 15  # seconds; every run that ends takes a fraction of it, even on a busy machine
 
 
 def test_a_thousand_hostile_programs_harm_nothing(monkeypatch):
-    """`python -m benchmarks.hostile 10000` runs ten times as many, and gives them a second; most of the time goes to loops."""
+    """`python -m benchmarks.hostile 10000` runs ten times as many, with a limit of a second; endless loops take most of the time."""
     monkeypatch.setattr("benchmarks.hostile.GRACE", LONG)
     found = trial(1005, seed=1, limits=replace(LIMITS, seconds=0.1))
     assert found["harm"] == {} and found["programs"] == 1005
@@ -36,8 +36,8 @@ def test_the_programs_are_the_same_from_the_same_seed():
     assert list(programs(90, 3, places)) == list(programs(90, 3, places)) != list(programs(90, 4, places))
 
 
-def test_a_trial_would_notice_harm(monkeypatch):
-    """A sandbox that keeps names, one that reads a file and one that is too slow are all found out."""
+def test_the_trial_detects_a_faulty_sandbox(monkeypatch):
+    """It detects a sandbox that keeps names, one that reads a file, and one that is too slow."""
 
     def leaky(self, source, snippets):
         if source.startswith("def after"):
@@ -58,7 +58,7 @@ def test_answers_are_text_and_errors_have_names(sandbox):
     right, wrong, statement = sandbox.run(source, ["repr(half(9))", "repr(half('9'))", "x = half(2)\nassert x == 1"])
     assert right == Answer("4") and statement == Answer()
     assert wrong.text is None and wrong.error.startswith("TypeError: ")
-    assert sandbox.run(source, ["half(9)"]) == [Answer()]  # not text: only what is asked for as text comes back
+    assert sandbox.run(source, ["half(9)"]) == [Answer()]  # not text: only values requested as text are returned
     (failed,) = sandbox.run("def half(n:", ["repr(half(9))"])
     assert failed.error.startswith("SyntaxError")
 
@@ -67,18 +67,18 @@ def test_answers_are_text_and_errors_have_names(sandbox):
     ("source", "snippet"),
     [("while True:\n    pass", "1"), ("def f():\n    while True:\n        pass", "f()"), ("import time\ntime.sleep(60)", "repr(1)")],
 )
-def test_time_ends(source, snippet):
+def test_time_is_limited(source, snippet):
     with MontySandbox(Limits(seconds=0.2)) as box:
         started = time.monotonic()
         answers = box.run(source, [snippet, "repr(1)"])
         assert time.monotonic() - started < LONG
-        if "sleep" in source:  # sleeping takes no time
+        if "sleep" in source:  # sleeping uses no CPU time
             assert answers[0].text == "1" or "sleep" in answers[0].error or answers[0].out_of_time
         else:
             assert answers == [Answer(error=OUT_OF_TIME)] * 2
 
 
-def test_many_slow_snippets_together_are_out_of_time():
+def test_many_slow_snippets_together_exceed_the_time_limit():
     with MontySandbox(Limits(seconds=0.2)) as box:
         slow = "def f():\n    n = 0\n    for i in range(400000):\n        n += i\n    return n"
         started = time.monotonic()
@@ -87,7 +87,7 @@ def test_many_slow_snippets_together_are_out_of_time():
         assert answers[-1].out_of_time and len(answers) == 200
 
 
-def test_memory_depth_and_length_end(sandbox):
+def test_memory_recursion_and_length_are_limited(sandbox):
     assert "MemoryError" in sandbox.run("x = [0] * 10 ** 10", ["1"])[0].error
     assert "RecursionError" in sandbox.run("def f(n):\n    return f(n)", ["f(1)"])[0].error
     assert "longer than" in sandbox.run("x = 1\n" * 100_000, ["1"])[0].error
@@ -95,7 +95,7 @@ def test_memory_depth_and_length_end(sandbox):
 
 
 def test_a_worker_that_dies_is_replaced(sandbox):
-    """Its process is ended from outside, as a crash would; the run that was cut short says so."""
+    """Its process is killed; the interrupted run reports it, and the next one gets a new worker."""
     import psutil
 
     sandbox.run("", ["1"])
@@ -123,7 +123,7 @@ def test_threads_share_a_sandbox(sandbox):
     assert found == {n: str(n) for n in range(16)}
 
 
-def test_what_a_call_should_give_never_goes_in(sandbox):
+def test_expected_values_never_enter_the_sandbox(sandbox):
     seen = []
 
     class Watched:
@@ -147,11 +147,11 @@ def test_what_a_call_should_give_never_goes_in(sandbox):
         ("<object>", "<object>", False), ("__import__('os')", "1", False), ("(" * 300, "1", False), ("-" * 9000 + "1", "1", False),
     ],
 )  # fmt: skip
-def test_values_are_the_same_if_their_types_are(answer, truth, same):
+def test_values_are_compared_with_their_types(answer, truth, same):
     assert same_value(answer, truth) is same
 
 
-def test_a_container_that_is_not_there_is_refused_by_name(monkeypatch):
+def test_a_missing_container_engine_raises(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda program: None)
     with pytest.raises(FileNotFoundError, match="bwrap is not installed"):
         ContainerSandbox("bubblewrap")
@@ -159,7 +159,7 @@ def test_a_container_that_is_not_there_is_refused_by_name(monkeypatch):
         ContainerSandbox("chroot")
 
 
-def test_a_container_has_no_network_no_rights_and_no_files_of_ours(monkeypatch):
+def test_a_container_has_no_network_no_privileges_and_no_host_files(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda program: f"/usr/bin/{program}")
     bubblewrap = ContainerSandbox("bubblewrap").command("n")
     assert {"--unshare-all", "--clearenv", "--die-with-parent"} <= set(bubblewrap) and "--bind" not in bubblewrap
@@ -169,7 +169,7 @@ def test_a_container_has_no_network_no_rights_and_no_files_of_ours(monkeypatch):
 
 
 @pytest.mark.parametrize("line", [b"", b"1", b"[1, 2]", b"[null]", b'{"a": 1, "b": 2}', b"\xff", b"[" * 100_000])
-def test_a_container_may_say_anything(line):
+def test_a_containers_output_is_not_trusted(line):
     assert _answer_of(line) is None
 
 
@@ -178,7 +178,7 @@ def test_cpython_in_bubblewrap():
     box = ContainerSandbox("bubblewrap", Limits(seconds=2.0, memory=512_000_000))
     source = "import os\nclass Base:\n    pass\nclass A(Base):\n    def numbers(self):\n        yield 1"
     assert box.run(source, ["repr(list(A().numbers()))", "1 / 0"]) == [Answer("[1]"), Answer(error="ZeroDivisionError: division by zero")]
-    assert int(box.run(source, ["repr(os.getpid())"])[0].text) < 9  # it sees no process but its own
+    assert int(box.run(source, ["repr(os.getpid())"])[0].text) < 9  # it sees its own processes only
     for bad in ("open('/etc/passwd')", "open('/usr/x', 'w')", "__import__('socket').create_connection(('127.0.0.1', 80), 1)"):
         assert box.run("", [bad])[0].error.startswith(("FileNotFoundError", "OSError", "ConnectionRefusedError"))
     started = time.monotonic()

@@ -1,4 +1,4 @@
-"""The repair task trains in stock TRL: its environment in GRPOTrainer's own loop, for one step, calls put in the model's mouth."""
+"""The repair task trains in stock TRL: one step of GRPOTrainer with its environment and scripted calls."""
 
 import json
 from importlib.util import find_spec
@@ -18,15 +18,15 @@ SIZE = 4
 
 
 class Watched(GRPOTrainer):
-    """Stock TRL that keeps the rewards it computed, (rollouts, reward functions)."""
+    """Stock TRL that stores the computed rewards, (rollouts, reward functions)."""
 
     def _calculate_rewards(self, *inputs):
         self.rewards = super()._calculate_rewards(*inputs)
         return self.rewards
 
 
-def test_trl_pays_what_the_task_pays(tmp_path, monkeypatch):
-    """Two repair, two hand in what they were given: the first are paid more, and the weights move."""
+def test_trl_computes_the_tasks_rewards(tmp_path, monkeypatch):
+    """Two rollouts repair the code and two submit it unchanged: the first get more reward, and the weights change."""
     need_a_loss()
     trainer = stock_trainer(
         stock_policy(str(EMAIL_BASE), seed=0), tmp_path, [{"prompt": [{"role": "user", "content": ""}], "problem": PROBLEM.id}],

@@ -1,4 +1,4 @@
-"""Repairing in few words: what the tools say and do, against edits made by hand; nothing gives the bug away."""
+"""Repair by mutations: the tools' observations and effects compared with edits by hand; none reveals the bug."""
 
 import random
 from dataclasses import replace
@@ -19,11 +19,11 @@ def repair():
 
 
 def mend(kind, line):
-    """The call that tries the changes of a kind on a line of PROBLEM's code."""
+    """Return the call that tries the mutations of a kind on a line of PROBLEM's code."""
     return "mend", {"change": task.mutation_sites(PROBLEM.files["total.py"]).index((kind, line)) + 1}
 
 
-def test_the_message_numbers_what_can_be_changed_and_shows_a_failing_example():
+def test_the_first_message_numbers_the_mutations_and_shows_a_failing_example():
     assert task.mutation_message(PROBLEM).splitlines() == [
         "def total(numbers, start=0):  # default 1", "    result = start  # variable 2",
         "    for number in numbers:  # variable 3", "        if number > 0:  # variable 4, bound 5",
@@ -32,8 +32,8 @@ def test_the_message_numbers_what_can_be_changed_and_shows_a_failing_example():
     ]  # fmt: skip
 
 
-def test_a_number_stands_for_what_is_written_before_it():
-    """For every number that is shown, the tool tries that kind on that line; it takes no other number."""
+def test_a_number_selects_the_mutation_that_is_listed_with_it():
+    """For every listed number the tool tries that kind on that line; it refuses other numbers."""
     for problem in problems("val")[:40:5]:
         (text,) = problem.files.values()
         message = task.mutation_message(problem)
@@ -50,20 +50,20 @@ def test_a_number_stands_for_what_is_written_before_it():
             assert repair.call("mend", {"change": wrong}) == f"Refused: changes are numbered from 1 to {len(offers)}."
 
 
-def test_the_tools_change_the_code_and_say_how_many_examples_pass(repair):
+def test_the_tools_change_the_code_and_report_how_many_examples_pass(repair):
     assert repair.call(*mend("bound", 5)) == "1 of 3 examples pass."
-    assert repair.files == PROBLEM.files  # nothing of that kind there is any better
+    assert repair.files == PROBLEM.files  # no mutation of that kind there is better
     assert repair.call("answer_example", {"example": 1}) == "2 of 3 examples pass."
     assert special_cases(PROBLEM, repair.files) and not repair.found
     assert repair.call(*mend("operator", 6)) == "3 of 3 examples pass."
-    assert repair.files == {"total.py": RIGHT}  # what was done before is gone: it was worse
+    assert repair.files == {"total.py": RIGHT}  # the previous mutation was worse and is undone
     assert repair.call(*mend("bound", 5)) == "3 of 3 examples pass." and repair.files == {"total.py": RIGHT}
     assert repair.tried == [("bound", 5), ("operator", 6), ("bound", 5)] and repair.seen and repair.found == 3
     assert repair.call("submit", "") == "Thank you." and repair.metrics()["repaired"] == 1
     assert repair.reward() == pytest.approx(2.2 + 0.2 / 3) and sum(repair.turn_rewards) == 1
 
 
-def test_what_makes_no_sense_is_refused_in_words(repair):
+def test_impossible_calls_are_refused_with_a_reason(repair):
     assert repair.call("mend", {"change": 99}) == "Refused: changes are numbered from 1 to 8."
     assert repair.call("answer_example", {"example": 0}) == "Refused: examples are counted from 1 to 3."
     assert repair.refused == 2 and repair.edits == 0 and not repair.over
@@ -74,8 +74,8 @@ def test_what_makes_no_sense_is_refused_in_words(repair):
         task.MutationRepair(MODULE)
 
 
-def test_a_call_earns_what_it_changed():
-    """By hand: a repair, one that is handed in by the end of the turns, one that a malformed call ends, a cheat by either pay."""
+def test_a_call_is_rewarded_for_its_change():
+    """By hand: a repair, one that runs out of turns, one that a malformed call ends, a special case with either reward."""
     fix, other, cheat, submit = mend("operator", 6), mend("bound", 5), ("answer_example", {"example": 1}), ("submit", {})
     cheats = [("answer_example", {"example": n}) for n in (1, 2, 3)]
     for paid_by, calls, rewards in (
@@ -96,8 +96,8 @@ def test_a_call_earns_what_it_changed():
         assert repair.metrics()["repaired"] == (fix in calls and repair.ended_by == "submitted")
 
 
-def test_the_best_of_the_changes_is_the_one_found_by_trying_them_by_hand():
-    """On a problem of each kind, for all places, against the mutants themselves run one by one."""
+def test_the_best_mutation_equals_that_of_a_brute_force_search():
+    """On a problem of each kind, for all locations, compared with running all mutants one by one."""
     sandbox = task.mutation_sandbox()
     for kind in ("operator", "variable", "default"):
         problem = next(p for p in problems("val") if p.bug.kind == kind)
@@ -112,8 +112,8 @@ def test_the_best_of_the_changes_is_the_one_found_by_trying_them_by_hand():
             assert repair.files[file] == (tried[passing.index(max(passing))] if max(passing) > given else text)
 
 
-def test_no_word_of_a_tool_depends_on_where_the_bug_is():
-    """The same code with its bug said to be elsewhere answers every call with the same words."""
+def test_observations_do_not_depend_on_the_bugs_location():
+    """The same code with another recorded location of the bug gives the same observation for every call."""
     elsewhere = replace(PROBLEM, bug=Bug("bound", "total.py", 5, BUG.now, BUG.now))
     for place in task.mutation_sites(PROBLEM.files["total.py"]):
         calls = [mend(*place), ("answer_example", {"example": 2}), ("submit", {})]
@@ -122,7 +122,7 @@ def test_no_word_of_a_tool_depends_on_where_the_bug_is():
     assert task.mutation_message(PROBLEM) == task.mutation_message(elsewhere)
 
 
-def test_blind_tries_repair_more_the_more_there_are():
+def test_more_random_tries_repair_more():
     chosen = problems("val", 40)
     repaired = {
         tries: sum(
@@ -142,7 +142,7 @@ def test_trl_derives_the_same_schemas():
     assert public == set(names) and names == sorted(names)
 
 
-def test_the_environment_repairs_as_the_task_does():
+def test_the_environment_behaves_like_the_task():
     environment = task.MutationRepairEnvironment([PROBLEM])
     assert environment.reset(problem="p", prompt="ignored") == task.mutation_message(PROBLEM)
     environment.answer_example(1)

@@ -13,7 +13,7 @@ from data.nano_service.airline_demonstrations import airline_calls
 
 @pytest.fixture(scope="module")
 def drawn():
-    """(whether a form was filled in, call, answer, a careful and a hurried clerk's calls, what made sense) of calls at random."""
+    """Return (form filled in?, call, answer, a careful and a hurried clerk's calls, executable calls) of random calls."""
     rng, tasks, calls = random.Random(0), course_tasks("airline", "train"), []
     for _ in range(300):
         desk = AirlineDesk(course_world("airline"), rng.choice(tasks))
@@ -34,8 +34,8 @@ def drawn():
     return calls
 
 
-def test_what_makes_sense_is_refused_by_nothing_but_the_airlines_own_tools(drawn):
-    """And has all the arguments of its tool, in their order."""
+def test_an_executable_call_is_refused_by_the_airlines_own_tools_only(drawn):
+    """It also has all the arguments of its tool, in order."""
     for _, call, answer, _, words in drawn:
         assert not answer.startswith("Malformed")
         assert not answer.startswith("Refused") or call[0] in ("carry_out", "find_flight") or call[0] not in words
@@ -44,12 +44,12 @@ def test_what_makes_sense_is_refused_by_nothing_but_the_airlines_own_tools(drawn
         assert all(list(about) == list(needed[name]) and all(about.values()) for name, about in words.items())
 
 
-def test_all_that_clerks_do_makes_sense(drawn):
+def test_every_call_of_a_clerk_is_executable(drawn):
     for filled, _, _, wanted, words in drawn:
         for name, arguments in wanted:
-            if filled or name not in ("confirm", "carry_out"):  # what somebody else has taken off the form is lost on them
+            if filled or name not in ("confirm", "carry_out"):  # they do not know which entries of the form were removed
                 assert all(word in words[name][key] for key, word in arguments.items())
 
 
-def test_every_tool_makes_sense_at_times(drawn):
+def test_every_tool_is_executable_at_some_time(drawn):
     assert {name for *_, words in drawn for name in words} == {tool["function"]["name"] for tool in AirlineDesk.tools}

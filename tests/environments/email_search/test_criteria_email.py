@@ -1,4 +1,4 @@
-"""The offline judge of the email task: each reason by hand, the question read as its maker meant it, and right about searches."""
+"""The offline judge of the email task: reasons checked by hand, parsed questions, and agreement with true outcomes."""
 
 import asyncio
 import json
@@ -81,9 +81,9 @@ FOUND = find("m2", "m5", "m6")
         (ROOM, [find("m8"), read("m8"), answer("room 303")], 0, "no mail about it that was read says so"),
         (ROOM, [FOUND, read("m5"), answer("14 May")], 0, "not of the kind that was asked for"),
         ("Which place did Eve Fox suggest for the outing?", [find("m9"), read("m9"), answer("Oslo")], 1, "m9 says so"),
-        ("Which place did Bob Ray suggest for the outing?", [find("m9"), read("m9"), answer("Oslo")], 0, "who says so is not Bob Ray"),
+        ("Which place did Bob Ray suggest for the outing?", [find("m9"), read("m9"), answer("Oslo")], 0, "its sender is not Bob Ray"),
         ("How much was the Falcon invoice in March 2024?", [find("m8"), read("m8"), answer("500 dollars")], 1, "m8 says so"),
-        ("How much was the Falcon invoice in May 2024?", [find("m8"), read("m8"), answer("500 dollars")], 0, "did not in 2024-05"),
+        ("How much was the Falcon invoice in May 2024?", [find("m8"), read("m8"), answer("500 dollars")], 0, "was not sent in 2024-05"),
         ("Is Falcon near?", [find("m2"), read("m2"), answer("as you know it is near")], 1, "m2 says so"),
         (ROOM, [FOUND, answer(I_DONT_KNOW)], 0.3, "it says that it doesn't know"),
         (ROOM, [FOUND, read("m2")], 0.3, "it gives no answer"),
@@ -160,7 +160,7 @@ def test_an_answer_without_a_call_is_malformed_but_not_after_the_end():
         criteria_email.accuracy(art.Trajectory())
 
 
-def test_a_question_is_read_as_its_maker_meant_it():
+def test_questions_are_parsed_into_their_makers_conditions():
     assert read_question(ROOM) == Question(r"\broom \d+\b", ("Falcon", "review"), which="final")
     for s in scenarios("train"):
         found = read_question(s.question)
@@ -177,7 +177,7 @@ def test_a_question_is_read_as_its_maker_meant_it():
 
 
 def groups(split, n, seed, skills=(0.3, 0.5, 0.7, 0.85, 0.95, 1.0)):
-    """n groups of 8 searches by players of skills drawn anew for each."""
+    """Return n groups of 8 searches by players with random skills."""
     rng, box = random.Random(seed), course_mailbox()
     for scenario in rng.sample(scenarios(split), n):
         players = [searcher(rng.choice(skills), rng.randrange(10**9)) for _ in range(8)]
@@ -188,7 +188,7 @@ def scores(trajectories):
     return [s.score for s in asyncio.run(RubricJudge("email_search").judge(trajectories, "")).scores]
 
 
-def test_searches_are_ordered_as_their_true_outcome_orders_them():
+def test_scores_order_searches_like_their_true_outcomes():
     found = [(pairs_right([t.reward for t in g], s), pairs_right([t.metrics["correct"] for t in g], s))
              for g in groups("train", 30, seed=11) for s in [scores(g)]]  # fmt: skip
     for truth in zip(*found, strict=True):
@@ -196,7 +196,7 @@ def test_searches_are_ordered_as_their_true_outcome_orders_them():
         assert pairs > 250 and right / pairs > 0.9
 
 
-def test_nothing_but_the_messages_is_read():
+def test_criteria_read_the_messages_only():
     for group in groups("train", 6, seed=5):
         first = scores(group)
         rng = random.Random(0)
@@ -204,7 +204,7 @@ def test_nothing_but_the_messages_is_read():
             t.reward, t.metrics, t.tools = rng.random(), {"correct": rng.random()}, None
             t.metadata = {"truth": rng.random(), "truth_sources": "m1"}
         assert scores(group) == first
-        for t in group:  # by the words of the one who is judged no score rises
+        for t in group:  # text of the judged agent raises no score
             spoken = [m for m in t.messages_and_choices if m["role"] == "assistant"]
             spoken[-1]["content"] += ATTACKS[1]
         assert scores(group) == first
@@ -222,7 +222,7 @@ def test_weights_and_reasons():
 # ---
 
 
-def test_a_searcher_is_as_good_as_its_skill_and_plays_alike_from_one_seed():
+def test_a_searchers_success_rises_with_its_skill_and_depends_on_the_seed():
     asked = scenarios("train", 60)
     correct = {}
     for skill in (0.0, 0.5, 1.0):
@@ -233,7 +233,7 @@ def test_a_searcher_is_as_good_as_its_skill_and_plays_alike_from_one_seed():
     assert correct[0.0] < 0.2 < correct[0.5] < 0.6 < 0.85 < correct[1.0]
 
 
-def test_every_way_to_end_is_recorded_as_it_happened():
+def test_every_kind_of_ending_is_reconstructed():
     box, (scenario,) = course_mailbox(), scenarios("train", 1)
     ended = []
     for call in ENDS:
@@ -245,7 +245,7 @@ def test_every_way_to_end_is_recorded_as_it_happened():
     assert ended == ["gave up", "malformed", "malformed", "malformed"]
 
 
-def test_a_recorded_search_is_the_search():
+def test_a_search_is_reconstructed_from_its_messages():
     box = course_mailbox()
     for scenario in scenarios("train", 40):
         plain, recorded = EmailSearch(box, scenario), EmailSearch(box, scenario)

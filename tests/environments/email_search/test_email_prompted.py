@@ -1,4 +1,4 @@
-"""Notebook 04's rollout with a prompted model: the real client, over HTTP, against a server that speaks OpenAI's chat API."""
+"""Notebook 04's rollout with a prompted model: the real client over HTTP, and a server with OpenAI's chat API."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ RIGHT = [
 
 @pytest.fixture
 def ask(tmp_path):
-    """ask(calls): the trajectory of a prompted model that makes these calls one by one, and the requests it was sent."""
+    """Return a function of calls that returns the trajectory of a prompted model that makes them, and the requests it received."""
     source = next(cell.source for cell in nbformat.read(NOTEBOOK, 4).cells if cell.source.startswith("async def rollout("))
     scope = {
         "art": art, "EmailSearch": EmailSearch, "mailbox": course_mailbox(), "TOOLS": TOOLS, "first_message": first_message,
@@ -58,7 +58,7 @@ def test_a_prompted_model_searches_reads_and_answers(ask):
     assert QUESTION.answer in asked[2]["messages"][-1]["content"] and asked[2]["messages"][-1]["tool_call_id"] == "call_2"
 
 
-def test_one_that_only_talks_is_malformed(ask):
+def test_an_answer_without_a_call_is_malformed(ask):
     trajectory, asked = ask([(None, "It is <b>tomorrow</b>.")])
     assert trajectory.metrics["malformed"] == 1 and trajectory.metrics["turns"] == 1 and len(asked) == 1
     assert trajectory.messages()[-1]["content"] == "It is <b>tomorrow</b>."

@@ -1,4 +1,4 @@
-"""The email task: tools that stand any input and show one inbox only, the published reward, TRL's loop, the heuristic."""
+"""The email task: tools for any input that show one inbox only, the published reward, TRL's loop, the heuristic player."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ from email_search.scenarios import Scenario, load_scenarios, same_answer
 from environments.email_search.maker.words import KINDS
 
 ANN, BOB, EVE = (Address(n, f"{n.split()[0].lower()}@x.example") for n in ("Ann Lee", "Bob Ray", "Eve Fox"))
-SECRET = "xylophone"  # stands in every mail that Ann doesn't have, and in no other
+SECRET = "xylophone"  # occurs in all mails that are not in Ann's inbox, and in no other
 
 
 def mail(number, sender, to, subject, body, **more):
@@ -49,7 +49,7 @@ def search(box):
     return task.EmailSearch(box, SCENARIO)
 
 
-def test_the_tools_answer_in_words(search):
+def test_the_tools_observations(search):
     assert task.first_message(SCENARIO) == "Inbox: ann@x.example\nToday: 2024-04-01\nWhen is the Falcon review?"
     assert search.call("search_emails", '{"keywords": "falcon review", "sort": "oldest"}') == (
         "m1 2024-03-02 Bob Ray: Falcon review | Hi Ann, thank you for all the good work\n"
@@ -90,7 +90,7 @@ def test_a_long_mail_is_cut(tmp_path):
         ({"from_addr": "x" * 10_000}, "from_addr is longer"),
     ],
 )
-def test_arguments_that_make_no_sense_are_refused_in_words(search, arguments, wrong):
+def test_impossible_arguments_are_refused_with_a_reason(search, arguments, wrong):
     assert search.call("search_emails", arguments).startswith(f"Refused: {wrong}")
     assert not search.over and search.refused == 1
     assert search.call("return_final_answer", {"answer": " ", "sources": []}).startswith("Refused: answer must have")
@@ -117,7 +117,7 @@ def test_a_malformed_call_ends_the_search(search, name, arguments, fault, base):
     assert search.call(name, arguments).startswith("Malformed: ")
     assert (search.ended_by, search.fault) == ("malformed", fault)
     assert search.reward_parts()["base"] == base
-    assert search.reward() == pytest.approx(base + 0.1 + 0.01)  # no invalid read; one turn of ten
+    assert search.reward() == pytest.approx(base + 0.1 + 0.01)  # no invalid read; one of ten turns
     assert search.metrics()["malformed"] == 1.0
 
 
@@ -166,8 +166,8 @@ def any_call(rng: random.Random) -> tuple:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_any_input_is_answered_and_shows_no_other_inbox(box, seed):
-    """10,000 calls each. Every answer is text that fits into JSON; Ann never sees what only Bob and Eve have."""
+def test_random_input_is_answered_and_reveals_no_other_inbox(box, seed):
+    """10,000 calls each. Every observation is valid text for JSON, and Ann never sees mails of Bob and Eve."""
     rng, endings, results = random.Random(seed), set(), set()
     search = task.EmailSearch(box, SCENARIO, max_turns=50)
     for _ in range(10_000):
@@ -189,7 +189,7 @@ words = st.sampled_from([SECRET, "falcon", "review", "eve", "bob", "ann", "x.exa
 
 @settings(max_examples=300, deadline=None)
 @given(words, words, words, st.sampled_from(["relevance", "newest", "oldest"]))
-def test_no_tool_shows_another_inbox(box, keywords, sender, recipient, sort):
+def test_no_tool_reveals_another_inbox(box, keywords, sender, recipient, sort):
     search = task.EmailSearch(box, SCENARIO)
     arguments = {"keywords": keywords, "from_addr": sender, "to_addr": recipient, "sort": sort, "max_results": 10}
     lines = search.call("search_emails", arguments)
@@ -201,7 +201,7 @@ def test_no_tool_shows_another_inbox(box, keywords, sender, recipient, sort):
 
 
 def published(ended, correct, fault, named, few, found, read, invalid, turns, limit=10):
-    """The reward as the ART-E example's write-up and code describe it, said another way."""
+    """Return the reward by an independent implementation of the ART-E example's description and code."""
     if ended == "answered" and correct:
         return 1 + (0.3 if named else 0) + (0.1 / few if few else 0) + 0.1 * (limit - turns) / limit
     start = {"no call": -20, "unknown tool": -19, "bad arguments": -18}.get(fault, -10 if ended == "answered" else 0)
@@ -221,7 +221,7 @@ ENDS = st.sampled_from([
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(CALLS, max_size=12), ENDS)
-def test_the_reward_is_the_published_one_and_in_its_range(box, calls, end):
+def test_the_reward_equals_the_published_one(box, calls, end):
     search = task.EmailSearch(box, SCENARIO)
     made = [*calls, end] if end and len(calls) < 10 else calls
     for call in made:
@@ -247,7 +247,7 @@ def test_the_reward_is_the_published_one_and_in_its_range(box, calls, end):
     assert search.metrics()["turns"] == len(done)
 
 
-def test_sources_that_were_never_seen_are_counted(search):
+def test_unseen_sources_are_counted(search):
     search.call("search_emails", {"keywords": "falcon invoice"})
     search.call("read_email", {"message_id": "m1"})
     search.call("return_final_answer", {"answer": "14 May", "sources": ["m1", "m3", "m4", "m77", "m1"]})
@@ -256,7 +256,7 @@ def test_sources_that_were_never_seen_are_counted(search):
     assert search.sources == ("m1", "m3", "m4", "m77")
 
 
-def test_a_judge_may_overrule_the_match(search):
+def test_a_judge_may_override_the_match(search):
     search.call("return_final_answer", {"answer": "the fourteenth of May", "sources": []})
     assert search.reward() < 0
     search.correct = True
@@ -271,7 +271,7 @@ def test_a_judge_may_overrule_the_match(search):
         ("k472", "K472"), ("I don’t know", "I don't know"), ("２４００ dollars", "2400 dollars"), ("2024", "2024"), ("the", "the"), ("K 472", "K472"),
     ],
 )  # fmt: skip
-def test_answers_that_say_the_same(given_answer, truth):
+def test_equivalent_answers_match(given_answer, truth):
     assert same_answer(given_answer, truth)
 
 
@@ -283,11 +283,11 @@ def test_answers_that_say_the_same(given_answer, truth):
         ("K47", "K472"), ("2023", "2024"), ("14 May 14 May", "14 May"), ("12 dollars 50", "1250 dollars"),
     ],
 )  # fmt: skip
-def test_answers_that_do_not(given_answer, truth):
+def test_wrong_answers_do_not_match(given_answer, truth):
     assert not same_answer(given_answer, truth)
 
 
-def test_no_answer_of_the_course_is_taken_for_another():
+def test_no_two_different_answers_match():
     for kind in KINDS:
         answers = sorted({s.answer for s in load_scenarios() if s.kind == kind})
         assert len(answers) > 10
@@ -295,8 +295,8 @@ def test_no_answer_of_the_course_is_taken_for_another():
             assert [other for other in answers if same_answer(f"It is {answer}.", other)] == [answer]
 
 
-def test_no_search_shows_an_answer():
-    """Of all scenarios: whatever an agent may reasonably type, no line of a source holds the answer."""
+def test_no_snippet_reveals_an_answer():
+    """In all scenarios, for any reasonable query, no result line of a source contains the answer."""
     box = task.course_mailbox()
     rng = random.Random(0)
     for s in load_scenarios():
@@ -311,7 +311,7 @@ def test_no_search_shows_an_answer():
 
 
 def test_every_scenario_can_be_solved():
-    """By one who knows what to look for: search, read, answer with what stands there."""
+    """By a player that knows the facts: search, read, answer with the value in the mail."""
     box = task.course_mailbox()
     for s in load_scenarios():
         search = task.EmailSearch(box, s)
@@ -324,7 +324,7 @@ def test_every_scenario_can_be_solved():
 
 
 def test_the_heuristic_is_mediocre():
-    """It plays by the tools alone, and is neither helpless nor a solution."""
+    """It uses the tools only, and its success rate is neither low nor high."""
     box = task.course_mailbox()
     searches = [play(heuristic_player, task.EmailSearch(box, s)) for s in task.scenarios("test")]
     correct = sum(search.metrics()["correct"] for search in searches) / len(searches)
@@ -332,10 +332,10 @@ def test_the_heuristic_is_mediocre():
     assert all(search.ended_by in ("answered", "gave up") for search in searches)
 
 
-def test_the_tools_schemas_are_those_transformers_derives():
+def test_schemas_equal_those_of_transformers():
     get_json_schema = pytest.importorskip("transformers.utils").get_json_schema
     environment = task.EmailSearchEnvironment()
-    tools = [environment.read_email, environment.return_final_answer, environment.search_emails]  # TRL takes them by name
+    tools = [environment.read_email, environment.return_final_answer, environment.search_emails]  # TRL passes them by name
     assert json.dumps([get_json_schema(tool) for tool in tools]) == json.dumps(task.TOOLS)
 
 
@@ -411,7 +411,7 @@ def test_the_database_file_is_never_written(box, search):
         assert hashlib.sha256(file.read()).hexdigest() == before
 
 
-def test_each_call_is_rewarded_for_what_it_did(search, box):
+def test_each_call_has_its_own_reward(search, box):
     calls = [
         (("search_emails", {"keywords": "falcon", "from_addr": "eve"}), 0), (("search_emails", {"keywords": "falcon", "sort": "newest"}), 0.25),
         (("search_emails", {"keywords": "falcon review", "sort": "oldest"}), 0.25), (("read_email", {"message_id": "m3"}), 0),

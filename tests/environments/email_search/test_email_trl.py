@@ -18,7 +18,7 @@ SIZE = 4
 
 
 class Watched(GRPOTrainer):
-    """Stock TRL that keeps the rewards it computed, (rollouts, reward functions)."""
+    """Stock TRL that stores the computed rewards, (rollouts, reward functions)."""
 
     def _calculate_rewards(self, *inputs):
         self.rewards = super()._calculate_rewards(*inputs)
@@ -38,7 +38,7 @@ def trainer(tmp_path):
 
 
 def step(trainer) -> tuple[list[float], float]:
-    """Trains one step: (what the searches are worth, how far the weights moved in all)."""
+    """Train one step. Returns (the searches' rewards, the total change of the weights)."""
     weights = [(p, p.detach().clone()) for p in trainer.model.parameters() if p.requires_grad]
     trainer.train()
     assert trainer.state.global_step == 1
@@ -46,8 +46,8 @@ def step(trainer) -> tuple[list[float], float]:
     return [environment.episode.reward() for environment in trainer.environments], moved
 
 
-def test_trl_pays_what_the_task_pays_and_learns_from_it(trainer):
-    """The nano model searches by itself. A second reward, of this test, makes sure that some are paid more."""
+def test_trl_computes_the_tasks_rewards_and_trains_on_them(trainer):
+    """The nano model searches by itself. A second reward ensures that the rewards differ."""
     trainer.reward_funcs.append(lambda completions, **_: [float(i % 2) for i in range(len(completions))])
     trainer.reward_func_names.append("odd")
     trainer.reward_processing_classes.append(None)
@@ -58,7 +58,7 @@ def test_trl_pays_what_the_task_pays_and_learns_from_it(trainer):
 
 
 def say(trainer, monkeypatch, answers: list[str]) -> None:
-    """Puts calls in the model's mouth: each search reads the right mail, gives its one of `answers`, and ends without a call."""
+    """Script the model's calls: each search reads the right mail, gives one of `answers`, and ends without a call."""
     (source, *_) = QUESTION.sources
     finals = [("return_final_answer", {"answer": answer, "sources": [source]}) for answer in answers]
     turns = iter([[("read_email", {"message_id": source})] * SIZE, finals, [None] * SIZE])

@@ -1,4 +1,4 @@
-"""Real mail: files with odd encodings, broken headers and HTML; the Enron format. None of it stops the import."""
+"""Real mail: files with unusual encodings, broken headers and HTML; the Enron format. None of them stops the import."""
 
 import json
 import mailbox as standard_mailbox
@@ -30,8 +30,8 @@ def written(**headers) -> EmailMessage:
     return message
 
 
-def test_what_python_writes_is_read_back():
-    """The writer is the standard library's, with all its encodings; the reader here is another."""
+def test_mails_written_by_python_round_trip():
+    """The writer is the standard library's, with all its encodings; the reader is ours."""
     message = written(
         From='"Müller, Jörg" <Jorg@Home.example>', To=f"Ivy Ö <ivy@x.example>, {ME}", Cc="日本 <jp@x.example>",
         Subject="Grüße — 日本語 " + "long " * 40, Date="Tue, 05 Mar 2024 23:30:00 -0300", Message_ID="<a.1@x>",
@@ -122,7 +122,7 @@ def test_a_mail_of_html_alone():
 @given(st.binary(max_size=400), st.sampled_from([b"", b"Subject: ", b"From: ", b"Content-Type: ", b"Date: ", b"To: "]))
 @example(b"multipart/mixed; boundary=\n\n--\n--", b"Content-Type: ")
 @example(b"=?utf-8?b?" + b"\xff" * 9 + b"?=", b"Subject: ")
-def test_any_bytes_are_a_mail(data, start):
+def test_any_bytes_are_imported(data, start):
     mail = parsed(start + data)
     json.dumps([str(mail.sender), mail.subject, mail.body, mail.date]).encode()
     "".join([str(mail.sender), mail.subject, mail.body, *mail.attachments, *map(str, mail.to)]).encode()
@@ -132,7 +132,7 @@ def test_any_bytes_are_a_mail(data, start):
 @given(st.text("<>!-[]/ab &#;=\"'?\n", max_size=60) | st.text(max_size=200))
 @example("<![foo[bar]]>seen")
 @example("<![if !mso]>seen<![endif]>")
-def test_any_text_is_a_page(text):
+def test_any_text_is_parsed_as_html(text):
     assert "\r" not in mail_import.text_of_html(text) and "\n\n" not in mail_import.text_of_html(text)
 
 
@@ -140,7 +140,7 @@ def test_word_markup_is_skipped_and_its_text_kept():
     assert mail_import.text_of_html("<p>a<![if !mso]>b<![endif]><!--[if mso]>c<![endif]--></p><![x[d]]>") == "ab"
 
 
-def test_a_mail_nested_beyond_measure_keeps_its_headers(tmp_path):
+def test_a_deeply_nested_mail_keeps_its_headers(tmp_path):
     parts = "".join(f"Content-Type: multipart/mixed; boundary=b{i}\n\n--b{i}\n" for i in range(3000))
     (tmp_path / "deep.eml").write_text(f"Subject: deep\nFrom: a@b\n{parts}\nx")
     standard_mailbox.mbox(tmp_path / "deep.mbox").add((tmp_path / "deep.eml").read_bytes())
@@ -150,7 +150,7 @@ def test_a_mail_nested_beyond_measure_keeps_its_headers(tmp_path):
 
 
 def letters() -> list[EmailMessage]:
-    """Three letters; the second twice; a different one with the id of the first; two without an id."""
+    """Return three mails; the second twice; a different one with the id of the first; two without an id."""
     first = written(Message_ID="<1@x>", Date="Mon, 04 Mar 2024 10:00:00 +0000")
     first.set_content("the zebra is in room 12")
     second = written(Message_ID="<2@x>", Subject="zebra", Date="Mon, 04 Mar 2024 11:00:00 +0000")
@@ -189,14 +189,14 @@ def test_ids_stay_unique_against_hostile_ones(tmp_path):
     assert len({mail.message_id for mail in mail_import.import_mail(tmp_path, ME, tmp_path / "out").mails(ME)}) == 4
 
 
-def test_a_missing_source_says_what_was_expected(tmp_path):
+def test_a_missing_source_raises_with_the_expected_form(tmp_path):
     with pytest.raises(FileNotFoundError, match="mbox file or a folder"):
         mail_import.import_mail(tmp_path / "nothing", ME, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def enron_row(number: int, **changes) -> dict:
-    """A row with the columns of corbt/enron-emails."""
+    """Return a row with the columns of corbt/enron-emails."""
     row = {
         "message_id": f"<{number}.evans@thyme>", "subject": f"Gas {number}", "from": "Jeff.Dasovich@enron.com",
         "to": ["susan.mara@enron.com"], "cc": [], "bcc": [], "date": datetime(2001, 4, number, 9, 30),
@@ -206,7 +206,7 @@ def enron_row(number: int, **changes) -> dict:
 
 
 def enron_question(**changes) -> dict:
-    """A row with the columns of corbt/enron_emails_sample_questions."""
+    """Return a row with the columns of corbt/enron_emails_sample_questions."""
     row = {
         "id": 7, "question": "When is the gas meeting?", "answer": "At 2 pm", "message_ids": ["<2.evans@thyme>"],
         "how_realistic": 0.9, "inbox_address": "Susan.Mara@enron.com", "query_date": "2001-05-01", "split": "test",
@@ -249,7 +249,7 @@ def test_enron_comes_from_the_hub_only_when_a_name_is_given(tmp_path, monkeypatc
     assert mailbox.read("susan.mara@enron.com", "<2.evans@thyme>").body == "The meeting is at 2 pm."
 
 
-def test_two_mails_of_one_id_are_refused_whole(tmp_path):
+def test_different_mails_with_one_id_raise(tmp_path):
     mail_import.load_enron(tmp_path / "enron", [enron_row(1)], [])
     with pytest.raises(sqlite3.IntegrityError, match="message_id"):
         mail_import.load_enron(tmp_path / "enron", [enron_row(2), enron_row(3, message_id="<2.evans@thyme>")], [])

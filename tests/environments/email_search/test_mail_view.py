@@ -1,4 +1,4 @@
-"""The mail client of TrajectoryViewer: what it makes of real searches, of faults and of hostile text."""
+"""The mail client of TrajectoryViewer: the data of real searches, of faults and of hostile text."""
 
 import bisect
 import gzip
@@ -39,7 +39,7 @@ def faults(view):
 
 
 def reading(body, keywords="", question="", subject=""):
-    """The mail that mail_view makes of a page with this body, read after a search for the keywords."""
+    """Return mail_view's data of a mail with this body, read after a search for the keywords."""
     asked = f"Inbox: ann@x.example\nToday: 2024-04-01\n{question}"
     calls = ((SEARCH, {"keywords": keywords}, "No mail fits."), (READ, {"message_id": "m1"}, f"m1\nfrom: Bob\nsubject: {subject}\n\n{body}"))
     turns = [{"role": "user", "content": asked}]
@@ -49,7 +49,7 @@ def reading(body, keywords="", question="", subject=""):
     return mail_view({"turns": turns})["steps"][1]["mail"]
 
 
-def test_a_search_as_data(box):
+def test_the_data_of_a_search(box):
     view = mail_view(hostile_mail.recorded(box, SCENARIO, FALCON, READ_1, END))
     assert (view["question"], view["inbox"], view["today"]) == (SCENARIO.question, "ann@x.example", "2024-04-01")
     assert (view["truth"], view["truth_sources"], view["answer"], view["sources"]) == ("14 May", ["m1"], "14 May", ["m1"])
@@ -67,7 +67,7 @@ def test_a_search_as_data(box):
     assert lines[3] == "correct: 14 May   (truth: 14 May)" and len(lines) == 4
 
 
-def test_real_searches_show_what_the_mailbox_holds_and_the_outcome_that_was_counted():
+def test_real_searches_show_the_mailboxs_content_and_the_logged_outcome():
     box, seen = course_mailbox(), Counter()
     for i, scenario in enumerate(scenarios("val", 40)):
         for player in (heuristic_player, searcher(0.3, i), searcher(0.8, i)):
@@ -103,8 +103,8 @@ WORDS = ["review", "Reviews", "reviewed", "réview", "preview", "mid-term", "MID
          "run", "running", "ran", "Straße", "naïve", "日本", "ﬁne", "<b>", "e.g.", "--", "AND", '"or"', "falcon*", "½", "\U0001e900"]  # fmt: skip
 
 
-def test_the_marked_words_are_those_that_a_search_finds(tmp_path):
-    """Each word alone in a mail: a search for one of them tells which others count as the same."""
+def test_marked_words_equal_those_that_a_search_matches(tmp_path):
+    """With each word alone in a mail, a search for one of them shows which others match it."""
     ann = Address("", "ann@x.example")
     write_mailbox(tmp_path / "box", [Mail(str(i), "", ann, (), "", word, inboxes=(ann.address,)) for i, word in enumerate(WORDS)])
     box, body = Mailbox(tmp_path / "box"), " zzz ".join(WORDS)
@@ -113,7 +113,7 @@ def test_the_marked_words_are_those_that_a_search_finds(tmp_path):
         found = {int(hit.message_id) for hit in box.search(ann.address, query, limit=100)}
         for kind_, mail in (("query", reading(body, keywords=query)), ("question", reading(body, question=query))):
             if kind_ == "question" and (len(query.split("-")) > 1 or not query.isalnum() or query.lower() in ("and",)):
-                continue  # a question is cut into words, without the likes of `and`
+                continue  # a question is split into words without stop words such as `and`
             at, marked = 0, set()
             for piece in mail["body"]:
                 if not isinstance(piece, str):
@@ -123,16 +123,16 @@ def test_the_marked_words_are_those_that_a_search_finds(tmp_path):
             assert marked == found, (query, kind_)
 
 
-def test_the_last_query_marks_before_the_question_and_small_words_are_not_marked(box):
+def test_the_last_query_is_marked_before_the_question_and_stop_words_are_not(box):
     body = reading("When is the review of the budget?", keywords="budgets", question="When is the budget review?")["body"]
     assert marks(body) == [("review", "question"), ("budget", "query")]
     both = mail_view(hostile_mail.recorded(box, SCENARIO, FALCON, (SEARCH, {"keywords": "bob"}), READ_1))
     kinds = dict(marks(both["steps"][2]["mail"]["body"]))
-    assert kinds["Falcon"] == "question" and kinds["Bob"] == "query", "the first query is forgotten"
+    assert kinds["Falcon"] == "question" and kinds["Bob"] == "query", "words of the first query are not marked"
 
 
-def test_a_word_that_is_repeated_is_looked_for_once(monkeypatch):
-    """An agent that falls into a loop writes one word a thousand times; the index needs seconds for each mail then."""
+def test_a_repeated_word_is_searched_once(monkeypatch):
+    """An agent in a loop writes one word a thousand times, for which the index needs seconds per mail."""
     asked = []
     monkeypatch.setattr("email_search.mail_view.fts_query", lambda word: asked.append(word) or fts_query(word))
     assert marks(reading("a falcon", keywords="falcon " * 1000)["body"]) == [("falcon", "query")] and set(asked) == {"falcon"}
@@ -144,7 +144,7 @@ odd = st.text(st.characters(exclude_categories=()) | st.sampled_from("\0\1\2\x0b
 
 @given(body=odd, keywords=odd, question=odd, subject=odd)
 @settings(max_examples=150, deadline=None)
-def test_pieces_are_the_text_whatever_it_holds(body, keywords, question, subject):
+def test_marked_pieces_add_up_to_the_text(body, keywords, question, subject):
     subject = " ".join(subject.split())
     mail = reading(body, keywords, question, subject)
     expected = {"body": body, "subject": subject}
@@ -194,7 +194,7 @@ def test_a_call_without_a_result_and_two_calls_in_a_turn(box):
 
 
 def deepest(form):
-    """How deep nested JSON may be to be read at all, here and now."""
+    """Return the maximum depth of JSON that the parser accepts here."""
     def too_deep(depth):
         try:
             json.loads(form[0] * depth + "1" + form[1] * depth)
@@ -228,7 +228,7 @@ def test_deep_arguments(box, form):
 
 
 def check_sendable(record):
-    """The viewer sends what mail_view makes of it, and that is texts and lists of texts."""
+    """Assert that the data for the viewer consist of texts and lists of texts."""
     view = mail_view(record)
     for step in view["steps"]:
         for argument, value in step["given"]:
@@ -238,7 +238,7 @@ def check_sendable(record):
     assert body["pane"] == view
 
 
-def test_the_still_of_hostile_text_is_plain_and_small(tmp_path):
+def test_the_static_rendering_of_hostile_text_is_escaped_and_small(tmp_path):
     every = [record for record in hostile_mail.records(tmp_path / "box") for _ in range(4)]
     viewer = MailViewer(every, kind=lambda record: f"{hostile_mail.kind(record)} {LINK} \ud800")
     picture, numbers = viewer._still()
@@ -254,16 +254,16 @@ def test_the_still_of_hostile_text_is_plain_and_small(tmp_path):
     Parser().feed(numbers["text/html"])
     ours = {("style",), ("div", "class"), ("details",), ("summary",), ("table",), ("tr",), ("th",), ("td",)}
     assert not [tag for tag in tags if tag not in ours][:3]
-    assert any(LINK in line and "correct" in line for line in said), "the content is there, as text"
+    assert any(LINK in line and "correct" in line for line in said), "the content is shown as text"
     assert numbers["text/html"].encode() and picture["text/plain"].encode()
     assert len(picture["image/png"]) < 90_000
     for record in hostile_mail.records(tmp_path / "box"):
         if view := mail_view(record):
             assert len(json.dumps(view)) < 12 * len(json.dumps(record)) and max(map(len, mail_lines(view))) < 900
-    assert len(viewer.bodies) < 60_000, "80 trajectories that hold 10 kB words"
+    assert len(viewer.bodies) < 60_000, "80 trajectories with words of 10 kB"
 
 
-def test_the_picture_takes_any_text(box):
+def test_the_static_picture_accepts_any_text(box):
     said = {"role": "assistant", "content": f"\ud800\x01$x_{{ {TURNED}", "trainable": False}
     for turns in ([said], hostile_mail.recorded(box, SCENARIO, (SEARCH, '{"keywords": "\\ud800 $\\\\frac"}'))["turns"]):
         record = {"step": 1, "group": 0, "index": 0, "reward": 1.0, "turns": turns}

@@ -1,4 +1,4 @@
-"""The mail store against brute force, and the made-up mailbox: sound scenarios, by a checker that can fail."""
+"""The mail store compared with brute force, and the generated mailbox: valid scenarios, by a checker that can fail."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ from environments.email_search.maker import maker as mailbox_maker
 from environments.email_search.maker import words as mailbox_words
 
 PEOPLE = [Address("Ann Lee", "ann@a.example"), Address("Bob Ray", "bob@b.example"), Address("Zoë Ann", "zoe@a.example")]
-WORDS = ["gas", "lamp", "12", "fern", "oslo"]  # each is its own stem
+WORDS = ["gas", "lamp", "12", "fern", "oslo"]  # each word is its own stem
 
 people = st.sampled_from(PEOPLE)
 texts = st.lists(st.sampled_from(WORDS), max_size=6).map(" ".join)
@@ -114,7 +114,7 @@ def test_relevance_is_bm25(tmp_path):
         assert len(hits) > 2 and [scores[hit.message_id] for hit in hits] == pytest.approx(expected)
 
 
-def test_words_are_found_in_other_forms_and_nothing_is_an_operator(tmp_path):
+def test_words_match_other_forms_and_nothing_is_an_operator(tmp_path):
     bodies = ["the reviews were moved", "a café in Zürich", "back-up AND restore", "he said \"go\" to them"]
     mails = [Mail(f"m{i}", "2024-01-01 09:00", PEOPLE[0], (), "", body, inboxes=("a@b",)) for i, body in enumerate(bodies)]
     store.write_mailbox(tmp_path / "box", mails)
@@ -133,7 +133,7 @@ def test_a_snippet_is_a_short_beginning(text):
     assert bool(snippet) == bool(text.split())
 
 
-def test_a_mailbox_is_replaced_whole_or_not_at_all(tmp_path):
+def test_a_mailbox_is_replaced_atomically(tmp_path):
     mail = Mail("m1", "2024-01-01 09:00", PEOPLE[0], (), "old", "", inboxes=("a@b",))
     store.write_mailbox(tmp_path / "box", [mail])
 
@@ -149,7 +149,7 @@ def test_a_mailbox_is_replaced_whole_or_not_at_all(tmp_path):
         Mailbox(tmp_path / "nothing")
 
 
-def test_an_open_mailbox_can_not_be_written(tmp_path):
+def test_an_open_mailbox_is_read_only(tmp_path):
     store.write_mailbox(tmp_path / "box", [])
     with pytest.raises(Exception, match="readonly"):
         Mailbox(tmp_path / "box")._database.execute("DELETE FROM emails")
@@ -172,7 +172,7 @@ def test_the_course_mailbox_is_built_once_in_the_cache(tmp_path, monkeypatch):
     assert len(built) == 1 and first.inboxes() == again.inboxes()
     monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + "\n")
     store.course_mailbox.__wrapped__()
-    assert len(built) == 2  # a database of another schema is not mistaken for this one
+    assert len(built) == 2  # a database with another schema is rebuilt
 
 
 @pytest.fixture(scope="module")
@@ -180,20 +180,20 @@ def made():
     return mailbox_maker.make(0)
 
 
-def test_the_committed_files_are_what_the_command_makes(tmp_path):
-    """Their hashes are test_data.py's."""
+def test_the_committed_files_are_reproduced(tmp_path):
+    """test_data.py compares their hashes."""
     mailbox_build.build(tmp_path / "made")
     made = {path.name for path in (tmp_path / "made").iterdir()}
     assert made == {"README.md", "mails.jsonl.gz", "scenarios.jsonl", "SHA256SUMS"}
     for name in ("README.md", "scenarios.jsonl"):
         assert (tmp_path / "made" / name).read_bytes() == (DATA / name).read_bytes()
-    # zlib's version may change the packed bytes
+    # the compressed bytes depend on zlib's version
     mails, committed = (gzip.decompress((folder / "mails.jsonl.gz").read_bytes()) for folder in (tmp_path / "made", DATA))
     assert mails == committed
     assert sum((DATA / name).stat().st_size for name in made) < 10_000_000
 
 
-def test_a_seed_makes_the_same_mailbox_whatever_the_hash_seed():
+def test_a_mailbox_depends_on_its_seed_and_not_on_the_hash_seed():
     code = (
         "import hashlib; from environments.email_search.maker.maker import make; print(hashlib.sha256(repr(make(3)).encode()).hexdigest())"
     )
@@ -216,7 +216,7 @@ def test_the_mailbox_is_as_large_and_as_varied_as_a_real_one(made):
         parent = by_id[mail.in_reply_to]
         assert parent.date <= mail.date and mailbox_check.own_text(parent.body).split()[-1] in mail.body
         assert mail.sender.address in parent.inboxes
-    assert sum(by_id[mail.in_reply_to].in_reply_to != "" for mail in replies) > 100  # threads of three and more
+    assert sum(by_id[mail.in_reply_to].in_reply_to != "" for mail in replies) > 100  # threads of three or more mails
     counts = {
         "replies": len(replies), "quotes": sum("\n> " in mail.body for mail in mails), "cc": sum(bool(mail.cc) for mail in mails),
         "forwards": sum(mail.subject.startswith("Fwd: ") and "Forwarded message" in mail.body for mail in mails),
@@ -234,7 +234,7 @@ def test_the_mailbox_is_as_large_and_as_varied_as_a_real_one(made):
     assert sum(s.which == "first" for s in found) > 100
 
 
-def test_what_an_agent_reads_is_short_and_of_few_words(made):
+def test_observations_are_short_and_use_few_words(made):
     mails, found = made
     assert max(len(mail.body) for mail in mails) < 1200
     words = {word.lower() for mail in mails for word in re.findall(r"[A-Za-z]+", f"{mail.subject} {mail.body}")}
@@ -253,18 +253,18 @@ def test_splits_share_no_person_and_no_fact(made):
     assert len({s.question for s in found if not s.sender}) > 0.99 * sum(not s.sender for s in found)
 
 
-def test_the_checker_finds_every_scenario_sound(made):
+def test_the_checker_accepts_every_scenario(made):
     assert mailbox_check.problems(*made) == []
 
 
-def test_every_kind_of_value_is_told_by_its_pattern_alone(made):
+def test_every_kind_of_value_has_a_distinct_pattern(made):
     for s in made[1]:
         fitting = [kind for kind, described in mailbox_words.KINDS.items() if described.pattern.fullmatch(s.answer)]
         assert fitting == [s.kind]
 
 
 def broken(made, change):
-    """What the checker says of one sound scenario after `change(scenario, mails of its inbox)`."""
+    """Return the checker's complaints about a valid scenario after `change(scenario, mails of its inbox)`."""
     mails, found = made
     s = next(s for s in found if s.kind == "amount" and s.which == "final" and len(s.sources) == 1)
     inbox = [mail for mail in mails if s.inbox in mail.inboxes]
@@ -281,7 +281,7 @@ def source(s, inbox):
 
 
 def copy(s, inbox, body=None, date="2024-12-31 10:00", **changes):
-    """The source once more, as another mail."""
+    """Return a copy of the source as another mail."""
     mail = source(s, inbox)
     return replace(mail, message_id="m0", date=date, body=mail.body if body is None else body, **changes)
 
@@ -330,14 +330,14 @@ def test_the_checker_can_fail(made, name):
     assert complaint in broken(made, change)
 
 
-def test_the_checker_sees_shared_inboxes_and_facts(made):
+def test_the_checker_detects_shared_inboxes_and_facts(made):
     mails, found = made
     test, train = (next(s for s in found if s.split == split) for split in ("test", "train"))
     assert "splits ['test', 'train']" in " ".join(mailbox_check.problems(mails, [*found, replace(train, split="test", id="x", which="first", about=("q",))]))
     assert f"['{test.id}', 'x'] ask for the same fact" in " ".join(mailbox_check.problems(mails, [*found, replace(test, id="x")]))
 
 
-def test_an_unsound_mailbox_is_not_written(tmp_path, monkeypatch, made):
+def test_an_invalid_mailbox_is_not_written(tmp_path, monkeypatch, made):
     mails, found = made
     monkeypatch.setattr(mailbox_build, "make", lambda seed: (mails, [replace(found[0], answer="none")]))
     with pytest.raises(ValueError, match=found[0].id):
@@ -355,7 +355,7 @@ def test_scenarios_of_a_split():
         scenarios("test", 9_999)
 
 
-def test_the_benchmark_measures_every_shape():
+def test_the_benchmark_measures_every_kind_of_query():
     result = benchmark.measure(mails=300, repeats=2)
     shapes = benchmark.shapes(random.Random(0)).keys()
     assert result["mails"] == 300 and result["searches"] == 2 * len(shapes)
@@ -365,7 +365,7 @@ def test_the_benchmark_measures_every_shape():
 
 
 def test_the_benchmark_searches_find_something():
-    """Else it would time searches of nothing."""
+    """Otherwise the benchmark would time searches without results."""
     mails = list(benchmark.many_mails(8000, one_inbox=True))
     assert len({mail.message_id for mail in mails}) == 8000 and {mail.inboxes for mail in mails} == {(benchmark.ME,)}
     bodies = [f"{mail.subject} {mail.body}".lower() for mail in mails]

@@ -75,7 +75,7 @@ NO_BOARDS = ("", "left", "2 .\n. 3", "2 . .\n. .", "2 0\n. .", "02 .\n. .", "٢ 
 
 
 @pytest.mark.parametrize("text", NO_BOARDS)
-def test_text_that_is_not_a_board(text):
+def test_text_that_is_not_a_board_raises(text):
     assert g.parse(text) is None
     assert g.board_of(text) is None
 
@@ -228,7 +228,7 @@ def test_an_outcome_reward_by_hand():
         ({"winning_tile": None}, TypeError),
     ],
 )  # fmt: skip
-def test_bad_options_are_refused(options, error):
+def test_invalid_options_raise(options, error):
     with pytest.raises(error, match=next(iter(options))):
         g.Game(**{"seed": 0} | options)
 
@@ -265,7 +265,7 @@ def test_soft_targets_of_a_stuck_board_are_all_zero():
     assert g.soft_targets(((2, 4), (8, 16))) == dict.fromkeys(g.MOVES, 0.0)
 
 
-def test_after_move_refuses_an_illegal_move():
+def test_after_move_raises_for_an_illegal_move():
     with pytest.raises(ValueError, match="'left'"):
         g.after_move(((2, 4), (4, 8)), "left", random.Random(0))
 
@@ -304,7 +304,7 @@ def test_the_environment_ends_on_an_argument_of_another_type():
 
 
 def tiny_policy():
-    """(a random Qwen3 with the nano model's chat template, its byte-level tokenizer)."""
+    """Return a random Qwen3 with the nano model's chat template, and its byte-level tokenizer."""
     import transformers
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
@@ -328,7 +328,7 @@ def tiny_policy():
 
 
 def test_stock_trl_plays_whole_games(tmp_path, monkeypatch):
-    """Only the model's answers are scripted: random legal moves, and a word once the game is over."""
+    """Only the model's answers are scripted: random legal moves, and text once the game is over."""
     trl = pytest.importorskip("trl")
     from datasets import Dataset
 

@@ -18,7 +18,7 @@ def playable_boards(draw, sizes=(2, 3, 4)):
 
 
 def value(board, depth):
-    """The definition in `move_values`, on tuples."""
+    """Compute the definition in `move_values` on tuples."""
     if depth == 0:
         return p.evaluate(board)
     return max((mean_after(g.slide(board, move)[0], depth - 1) for move in g.legal_moves(board)), default=0.0)
@@ -56,7 +56,7 @@ def test_expectimax_is_exact_at_depth_three():
 
 @settings(max_examples=200, deadline=None)
 @given(playable_boards())
-def test_packed_boards_move_as_boards_do(board):
+def test_packed_boards_move_like_boards(board):
     packed, size = np.array([p.pack(board)], np.uint64), len(board)
     assert p._transpose(packed)[0] == p.pack(tuple(zip(*board, strict=True)))
     for move, moved in zip(g.MOVES, p._moves(packed, size)[:, 0], strict=True):
@@ -73,7 +73,7 @@ def test_a_row_value_by_hand():
     assert p.row_value((4, 4, 4, 4)) == pytest.approx(base + 4 * 700 - 11 * 4 * 2**3.5)
 
 
-def test_expectimax_refuses_what_it_cannot_pack():
+def test_expectimax_raises_for_boards_that_it_cannot_pack():
     for board in (((2,) * 5,) * 5, ((32768, 32768), (2, 0))):
         with pytest.raises(ValueError, match="2x2 to 4x4"):
             p.move_values(board, 1)
