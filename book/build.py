@@ -23,6 +23,7 @@ ROOT = HERE.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 REPOSITORY = PROJECT.get("urls", {}).get("Repository")  # None until `python -m art_nb address URL`
 VIEW, STATE = (f"application/vnd.jupyter.widget-{part}+json" for part in ("view", "state"))
+RESULTS = "application/vnd.art-nb.results+json"  # data for `make demo` (course/results.py), beside a text
 CONTENTS = """
 ```{toctree}
 :hidden:
@@ -78,7 +79,7 @@ def with_links(text: str, name: str) -> str:
 
 
 def with_states(notebook: dict, name: str) -> dict:
-    """Replace each reference to a widget in the notebook by the widget's state, and return the notebook.
+    """Replace each reference to a widget in the notebook by the widget's state, drop results as data, return the notebook.
 
     A state may contain text that a model wrote. As JSON without "<" it cannot close the element that contains it.
 
@@ -86,6 +87,7 @@ def with_states(notebook: dict, name: str) -> dict:
     """
     states = notebook["metadata"].pop("widgets", {}).get(STATE, {}).get("state", {})
     for output in (output for cell in notebook["cells"] for output in cell.get("outputs", [])):
+        output.get("data", {}).pop(RESULTS, None)
         if VIEW not in output.get("data", {}):
             continue
         if (model := output["data"][VIEW]["model_id"]) not in states:

@@ -180,6 +180,8 @@ def won_in_training(rate: float) -> list[float]:
 
 
 async def _won_in_training(rate: float) -> list[float]:
+    from openai.types.chat import ChatCompletionUserMessageParam
+
     import art_nb as art
     from art_nb.local import LocalBackend
 
@@ -187,7 +189,7 @@ async def _won_in_training(rate: float) -> list[float]:
         game, client = Game(seed, winning_tile=32), model.openai_client()
         trajectory = art.Trajectory(messages_and_choices=[])
         while not game.over:
-            board = {"role": "user", "content": game.render()}
+            board: ChatCompletionUserMessageParam = {"role": "user", "content": game.render()}
             name = model.get_inference_name()
             completion = await client.chat.completions.create(model=name, messages=[board], max_tokens=4)
             trajectory.messages_and_choices += [board, completion.choices[0]]
@@ -198,11 +200,12 @@ async def _won_in_training(rate: float) -> list[float]:
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         backend = LocalBackend(path=folder)
-        model = art.TrainableModel(name="collapse", project="course", base_model=str(ROOT / "data" / "nano"))
+        base = str(ROOT / "data" / "nano")
+        model: art.TrainableModel = art.TrainableModel(name="collapse", project="course", base_model=base)
         await model.register(backend)
         for seed in scenarios("train", COLLAPSE_STEPS):
-            group = art.TrajectoryGroup(rollout(model, seed) for _ in range(COLLAPSE_GAMES))
-            groups = await art.gather_trajectory_groups([group], pbar_desc=None)
+            played = await art.gather_trajectories([rollout(model, seed) for _ in range(COLLAPSE_GAMES)], pbar_desc=None)
+            groups = [art.TrajectoryGroup(played)]
             await model.train(groups, art.TrainConfig(learning_rate=rate, turn_discount=0.8))
         won = model.history().query("split == 'train'").won.tolist()
         await backend.close()
