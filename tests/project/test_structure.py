@@ -474,8 +474,8 @@ def test_a_use_of_another_modules_underscore_name_is_found(source, found):
 def test_usage_names_every_command():
     run = subprocess.run([sys.executable, "-m", "art_nb"], capture_output=True, text=True)
     assert run.returncode == 2 and all(name in run.stderr for name in ("lab", "demo", "test", "doctor"))
-    asked = subprocess.run([sys.executable, "-m", "art_nb", "--help"], capture_output=True, text=True)
-    assert asked.returncode == 0 and asked.stdout == run.stderr
+    help_run = subprocess.run([sys.executable, "-m", "art_nb", "--help"], capture_output=True, text=True)
+    assert help_run.returncode == 0 and help_run.stdout == run.stderr
 
 
 def test_make_lab_opens_the_first_notebook(tmp_path):
