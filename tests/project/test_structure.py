@@ -398,6 +398,11 @@ def test_no_import_cycle():
     assert {name: needed - done for name, needed in needs.items() if name not in done} == {}
 
 
+def test_a_class_name_occurs_once():
+    names = [node.name for tree in SYNTAX.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert {name for name in names if names.count(name) > 1} <= {"Game"}  # the public name in two environments
+
+
 CORE = """
 import importlib, sys
 import art_nb as art
