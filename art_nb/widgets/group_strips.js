@@ -23,7 +23,7 @@ function describeGroup(groups, i) {
   if (!groups[i].length) return `${name}: no trajectory, every rollout failed.`;
   const { n, low, high, mean, spread, q1, q3, silent } = groupFacts(groups[i]);
   if (n === 1) return `${name}: one trajectory, reward ${fmt(mean)}. There is nothing to compare it to: no signal.`;
-  if (silent) return `${name}: all ${n} trajectories earned ${fmt(mean)}: no difference, no signal.`;
+  if (silent) return `${name}: all ${n} trajectories earned ${fmt(mean)}: no signal unless turns have rewards of their own.`;
   return `${name}: ${n} trajectories, rewards ${fmt(low)} to ${fmt(high)}, the middle half ${fmt(q1)} to ${fmt(q3)}, ` +
     `mean ${fmt(mean)}, standard deviation ${fmt(spread)}.`;
 }

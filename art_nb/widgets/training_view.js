@@ -35,7 +35,8 @@ const TILES = [
   { key: "cost_usd", label: "Cost a rollout, US$", series: ["cost_usd", "judge_cost_usd"] },
 ];
 const LEGEND = "A dot is a trajectory. Blue earned more than its group's mean (line), orange less. Stronger shade: the middle half. " +
-  "Ring: all equal, no signal.";
+  "Ring: all equal, no signal unless turns have rewards of their own.";
+const FIRST = 2;  // small panels that are shown at first, unless the notebook chooses them
 const MARGIN = { left: 38, right: 8, top: 7 };
 
 function taskMetrics(rows, known) {
@@ -80,14 +81,15 @@ function render({ model, el }) {
     "aria-label": "Training charts. Left and right arrow: step. Home and End: first and last step. Up and down: group of the step. " +
       "Escape: clear the selection.",
   });
+  const more = h("button", { class: "an-more", type: "button", onclick: () => { showsAll = !showsAll; draw(); } });
   const quietList = h("div", { class: "an-quiet" });
   const groupText = h("p", { class: "an-group-text", "aria-live": "polite" });
   const caption = h("p", { class: "an-caption", "aria-live": "polite" });
   stepText.className = "an-step"; clockText.className = "an-muted"; statusText.className = "an-status";
   root.append(
-    h("header", { class: "an-head" }, titleText, stepText, progress, clockText, statusText), notice, grid, quietList, caption);
+    h("header", { class: "an-head" }, titleText, stepText, progress, clockText, statusText), notice, grid, more, quietList, caption);
 
-  let [tiles, signature, cursor, picked, rows, vals, heardAt] = [[], "", null, null, [], [], null];
+  let [tiles, signature, cursor, picked, rows, vals, heardAt, showsAll] = [[], "", null, null, [], [], null, false];
 
   function makeTiles(all) {
     const known = new Set(model.get("known"));
@@ -97,7 +99,14 @@ function render({ model, el }) {
     if (rows.some((row) => row.group_rewards)) big.push({ key: "groups", label: "Groups", series: [], big: true });
     const quiet = model.get("quiet");
     const small = [...tasks, ...drawn];
-    const plan = [...big, ...small.filter((tile) => !quiet[tile.key])];
+    const loud = small.filter((tile) => !quiet[tile.key]);
+    const chosen = loud.filter((tile) => tile.series.some((key) => model.get("panels").includes(key)));
+    const first = chosen.length ? chosen : loud.slice(0, FIRST);
+    const rest = loud.filter((tile) => !first.includes(tile));
+    more.hidden = !rest.length;
+    more.textContent = showsAll ? "Fewer panels" : `More panels (${rest.length})`;
+    more.setAttribute("aria-expanded", String(showsAll));
+    const plan = [...big, ...first, ...(showsAll ? rest : [])];
     showQuiet(small.filter((tile) => quiet[tile.key]), quiet);
     if (signature === plan.map((tile) => tile.key).join()) return;
     signature = plan.map((tile) => tile.key).join();
@@ -154,8 +163,8 @@ function render({ model, el }) {
     const groups = shownRow()?.group_rewards ?? [];
     if (picked != null && picked >= groups.length) picked = groups.length ? groups.length - 1 : null;
     tile.svg.replaceChildren(...axis(tile, rewardExtent()), ...(groups.length ? groupStrips(groups, tile.y, tile.area, picked) : []));
-    const { silent, of } = noSignal(shownRow());
-    tile.value.replaceChildren(h("span", { class: "an-s1" }, of ? `${silent || "none"} of ${of} without signal` : ""));
+    const equal = groups.filter((rewards) => rewards.length && groupFacts(rewards).silent).length;
+    tile.value.replaceChildren(h("span", { class: "an-s1" }, groups.length ? `${equal || "none"} of ${groups.length} all equal` : ""));
     tile.section.querySelector(".an-label").textContent = `Groups of step ${shownRow()?.step ?? ""}`;
     groupText.textContent = !groups.length ? "This step's row has no rewards by group."
       : picked != null ? describeGroup(groups, picked)

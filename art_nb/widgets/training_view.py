@@ -23,6 +23,7 @@ KNOWN = (  # metrics with a fixed place in the view, or none; all others are tas
 )  # fmt: skip
 TOTALS = ("costs/", "time/", "data/", "throughput/")  # sections of `art_nb.metrics`, not shown
 TAIL = 64
+FIRST = 2  # small panels that are shown at first, unless the caller chooses them
 
 # When a metric is constant, and why.
 LOSS_NEAR_ZERO = 0.01
@@ -39,12 +40,14 @@ LOSS = "within {most} of 0, which is right: the advantages of a group add up to 
 class TrainingView(View):
     """Shows reward, the groups of a step, task metrics, KL, entropy, speed, progress and remaining time.
 
-    A constant panel (see `quiet_panels`) is replaced by one line of explanation.
+    A constant panel (see `quiet_panels`) is replaced by one line of explanation. At first the view has four panels: reward,
+    groups and two others; a button shows the rest. The static picture has only these four.
 
     Display it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)` while
     waiting. A busy kernel can send messages but not receive any, so scrubbing runs in the browser.
 
     total_steps: planned number of steps, for "step x of y" and the remaining time; None if unknown.
+    panels: keys of the metrics to show at first; by default the first two that are not constant, task metrics before others.
     """
 
     _esm = (HERE / "group_strips.js").read_text("utf-8") + module("training_view")
@@ -54,22 +57,25 @@ class TrainingView(View):
     known = t.List(list(KNOWN)).tag(sync=True)
     quiet = t.Dict().tag(sync=True)  # panel -> explanation
     total_steps = t.Int(None, allow_none=True).tag(sync=True)
+    panels = t.List(t.Unicode()).tag(sync=True)
     title = t.Unicode("").tag(sync=True)
     message = t.Unicode("").tag(sync=True)
     elapsed = t.Float(0.0).tag(sync=True)
     finished = t.Bool(False).tag(sync=True)
 
-    def __init__(self, total_steps: int | None = None, title: str | None = None) -> None:
-        super().__init__(total_steps=total_steps, title=title or "")
+    def __init__(self, total_steps: int | None = None, title: str | None = None, panels: Iterable[str] = ()) -> None:
+        super().__init__(total_steps=total_steps, title=title or "", panels=list(panels))
         self._started: float | None = None
         self._waits_for_cell = False
 
     @classmethod
-    def from_history(cls, rows, total_steps: int | None = None, title: str | None = None) -> TrainingView:
+    def from_history(
+        cls, rows, total_steps: int | None = None, title: str | None = None, panels: Iterable[str] = ()
+    ) -> TrainingView:
         """Return the view of history rows (dicts, or the DataFrame of `model.history()`), training and validation."""
         if hasattr(rows, "to_dict"):
             rows = rows.to_dict("records")
-        view = cls(total_steps, title)
+        view = cls(total_steps, title, panels)
         view.rows = [_row(row) for row in rows if row.get("split", "train") in ("train", "val")]
         view.quiet = quiet_panels(view.rows, view._numbers())
         if view.rows:
@@ -149,11 +155,11 @@ class TrainingView(View):
         if not train and not val:
             return None
         labels = self._numbers()
-        panels = {key: name for key, name in labels.items() if key not in self.quiet}
-        rows = max(2, -(-len(panels) // 6))  # more than six in a row would be too small to read in a page
-        columns = -(-len(panels) // rows)
-        fig = figure(7 + 1.9 * columns, 1.55 * rows + 0.18 * len(self.quiet))
-        grid = fig.add_gridspec(rows, columns + 2, width_ratios=[1.9, 1.9] + [1] * columns)
+        loud = [key for key in labels if key not in self.quiet]
+        panels = [key for key in loud if key in self.panels] or loud[:FIRST]
+        quiet = [key for key in self.quiet if key in (self.panels or labels)]
+        fig = figure(9, 3.1 + 0.18 * len(quiet))
+        grid = fig.add_gridspec(max(1, len(panels)), 3, width_ratios=[1.7, 1.7, 1.2])
         big = fig.add_subplot(grid[:, 0])
         known = [row for row in train if row.get("reward_std") is not None]
         low, high = ([row["reward"] + sign * row["reward_std"] for row in known] for sign in (-1, 1))
@@ -161,9 +167,9 @@ class TrainingView(View):
         _draw(big, "reward", "Reward (band: deviation inside a group)", train, val)
         big.set_xlabel("step", fontsize=7.5, color=GREY)
         draw_strips(fig.add_subplot(grid[:, 1], sharey=big), train)
-        for i, (key, name) in enumerate(panels.items()):
-            _draw(fig.add_subplot(grid[i % rows, 2 + i // rows]), key, name, train, val)
-        lines = "\n".join(f"{labels[key]}: {why}" for key, why in self.quiet.items())
+        for i, key in enumerate(panels):
+            _draw(fig.add_subplot(grid[i, 2]), key, labels[key], train, val)
+        lines = "\n".join(f"{labels[key]}: {self.quiet[key]}" for key in quiet)
         fig.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=GREY, linespacing=1.5)
         return png(fig)
 
@@ -206,7 +212,10 @@ def _why_quiet(key: str, values: list[float]) -> str | None:
 
 
 def _draw(axes, key: str, title: str, train: list[dict], val: list[dict]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     style_axes(axes, title)
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     for rows, style in ((train, {"color": BLUE, "linewidth": 1.4}),
                         (val, {"color": ORANGE, "linewidth": 0.9, "linestyle": "--", "marker": "D", "markersize": 3.5})):
         points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]

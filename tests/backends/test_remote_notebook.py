@@ -12,7 +12,7 @@ from art_nb.storage.run_log import RunLog
 
 ROOT = Path(__file__).parents[2]
 HERE = 'backend = LocalBackend(path=".art")'
-SMALL = {"WIN = 128": "WIN = 32", "STEPS, GROUPS, GROUP_SIZE = 12, 4, 16": "STEPS, GROUPS, GROUP_SIZE = 2, 2, 6"}
+SMALL = {"WIN = 256": "WIN = 32", "STEPS, GROUPS, GROUP_SIZE = 40, 2, 16": "STEPS, GROUPS, GROUP_SIZE = 2, 2, 6"}
 NEEDED = ("WIN = ", HERE, "async def rollout(", "async def train(")  # the cells that contain these texts
 
 

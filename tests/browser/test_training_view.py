@@ -23,9 +23,9 @@ widget.render({{ model, el: document.getElementById("view") }});
 THEMES = {"light": ("#ffffff", "#111111"), "dark": ("#111111", "#eeeeee")}
 
 
-def show(page, rows, theme="light", width=1200):
+def show(page, rows, theme="light", width=1200, panels=("entropy",)):
     """Show the view of these rows alone on a page."""
-    view = TrainingView.from_history(rows, total_steps=20, title="2048")
+    view = TrainingView.from_history(rows, total_steps=20, title="2048", panels=panels)
     state = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
     background, ink = THEMES[theme]
     page.set_viewport_size({"width": width, "height": 900})
@@ -59,7 +59,7 @@ def test_groups_by_keyboard_and_pointer(page, rows):
 
     press(page, "ArrowLeft", "ArrowLeft", "ArrowLeft")
     tile = view.locator("[data-key=groups]")
-    assert "Groups of step 3" in tile.inner_text() and "8 of 8 without signal" in tile.inner_text()
+    assert "Groups of step 3" in tile.inner_text() and "8 of 8 all equal" in tile.inner_text()
     assert "no signal" in text.inner_text() and tile.locator(".an-hollow").count() == 8 and tile.locator(".an-half").count() == 0
     press(page, "Escape")
     assert "Groups of step 5" in tile.inner_text() and tile.locator(".an-half").count() == 8
@@ -93,6 +93,23 @@ def test_quiet_panels_are_collapsed_and_expand(page, rows):
     line.locator("summary").focus()
     press(page, "Enter")
     assert line.locator("p").is_visible()
+
+
+def test_the_view_starts_with_four_panels_and_shows_the_rest_on_request(page, shot, rows):
+    for chosen, small in (((), ["won", "max_tile"]), (("entropy", "won"), ["won", "entropy"])):
+        view = show(page, rows, panels=chosen)
+        tiles = view.locator("section[data-key]")
+        keys = "(all) => all.map((tile) => tile.dataset.key)"
+        assert tiles.evaluate_all(keys) == ["reward", "groups", *small]
+        more = view.locator(".an-more")
+        assert more.inner_text() == f"More panels ({6 - 2})" and more.get_attribute("aria-expanded") == "false"
+        shot(view, f"four_panels_{len(chosen)}")
+        more.focus()
+        press(page, "Enter")
+        assert {"reward", "groups", "won", "max_tile", "moves", "kl", "entropy", "speed"} == set(tiles.evaluate_all(keys))
+        assert more.inner_text() == "Fewer panels" and view.locator("[data-key=kl] svg .an-line").count() == 1
+        more.click()
+        assert tiles.count() == 4
 
 
 @pytest.mark.parametrize("theme", THEMES)

@@ -201,6 +201,20 @@ WRONG = {
             ("lambda b, a: CI(b, a, S([y - x for x, y in zip(b, a)]) / len(a) ** 0.5)", "68%"),
             ("lambda b, a: CI(a, b, 1.96 * S([y - x for x, y in zip(b, a)]) / len(a) ** 0.5)", "after minus before"),
         ],
+        "verdict": [
+            ("lambda t1, best, trained: 'skill' if trained - t1 > 5 else 'nothing'", "at T = 1 only"),
+            ("lambda t1, best, trained: 'skill' if trained > best + 5 else 'sharpening'", "against T = 1 first"),
+            ("lambda t1, best, trained: 'skill' if trained > best else 'sharpening' if trained > t1 else 'nothing'", "count as none"),
+            ("lambda t1, best, trained: 'skill' if trained > best + 5 else 'sharpening' if trained > t1 + 5 and trained >= best - 5 else 'nothing'",
+             "did sharpen"),
+        ],
+        "collapse": [
+            ("lambda: '0.03'", "Expected a number"),
+            ("lambda: True", "Expected a number"),
+            ("lambda: -0.03", "above 0"),
+            ("lambda: 30.0", "at most 1"),
+            ("lambda: 0.003", "Try a higher one"),
+        ],
     },
 }  # fmt: skip
 

@@ -1,5 +1,6 @@
 """Committed notebooks: executed, clean, small, in the course's form, and without traces of the machine."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -96,3 +97,37 @@ def test_hides_nothing(path):
 def test_begins_its_code_with_the_setup_cell(path):
     """It contains the repository's address from pyproject.toml; `python -m art_nb setup-cell` writes it."""
     assert code_cells(path)[0][1].source == setup_cell()
+
+
+def shows_by_name(source: str) -> set[str]:
+    """Return the names of the functions and methods in `source` that call `plt.show`."""
+    functions = [node for node in ast.walk(parsed(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    return {function.name for function in functions if "plt.show()" in ast.unparse(function)}
+
+
+def parsed(source: str) -> ast.Module:
+    return compile(source, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+
+
+def draws(source: str, drawing: set[str]) -> bool:
+    """Return whether the cell itself shows a figure, not only a function that it defines. drawing: calls that show one."""
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    statements = [node for node in parsed(source).body if not isinstance(node, definitions)]
+    calls = [node.func for statement in statements for node in ast.walk(statement) if isinstance(node, ast.Call)]
+    return bool({ast.unparse(call) for call in calls} & {"plt.show", *drawing})
+
+
+@each_notebook
+def test_a_cell_that_draws_has_its_picture(path):
+    """A plot can be lost without an error: with the backend `agg`, `plt.show` does nothing."""
+    cells = code_cells(path)
+    drawing = {"found.plot"}.union(*(shows_by_name(cell.source) for _, cell in cells))
+    for i, cell in cells:
+        if draws(cell.source, drawing):
+            assert any("image/png" in out.get("data", {}) for out in cell.outputs), f"cell {i} lost its picture"
+
+
+def test_the_search_for_lost_pictures_sees_calls_not_definitions():
+    helper = "def curve(rows):\n    axes.plot(rows)\n    plt.show()"
+    assert shows_by_name(helper) == {"curve"} and not draws(helper, {"curve"})
+    assert draws("curve(await rows())", {"curve"}) and draws("plt.show()", set()) and not draws("axes.plot(rows)", {"curve"})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from math import log2
 from statistics import NormalDist, fmean, stdev
 
 from course.exercises import Exercise, checker
+from course.setup_venv import ROOT
 from game_2048.environment import Game, outcome_reward, scenarios
 from game_2048.players import play, random_player
 from game_2048.rules import slide_row
@@ -137,6 +141,92 @@ RISE = Exercise(
     },
 )  # fmt: skip
 
-EXERCISES = {"slide": SLIDE, "outcome": OUTCOME, "rise": RISE}
+
+POINTS = 5  # a difference of success rates up to this counts as none
+
+
+def _verdict(untrained_t1: float, untrained_best: float, trained_best: float) -> str:
+    if trained_best <= untrained_t1 + POINTS:
+        return "nothing"
+    return "sharpening" if trained_best <= untrained_best + POINTS else "skill"
+
+
+VERDICT = Exercise(
+    right=_verdict,
+    cases=lambda: [(25, 60, 62), (4, 12, 84), (20, 22, 23), (25, 60, 27), (10, 10, 40), (30, 70, 40), (10, 40, 46)],
+    mistakes={
+        "You compare with the untrained agent at T = 1 only. (25, 60, 62) is sharpening: a lower temperature gives 60.":
+            lambda t1, best, trained: "nothing" if trained <= t1 + POINTS else "skill",
+        "An agent below the untrained one's best, but above its T = 1, did sharpen: (30, 70, 40) is sharpening.":
+            lambda t1, best, trained:
+                "nothing" if trained <= t1 + POINTS or trained < best - POINTS else _verdict(t1, best, trained),
+        "Differences up to 5 points count as none: (20, 22, 23) is nothing.":
+            lambda t1, best, trained: "nothing" if trained <= t1 else "sharpening" if trained <= best else "skill",
+        "Compare each success rate with its own threshold: the trained agent against T = 1 first, then against the best.":
+            lambda t1, best, trained: "sharpening" if trained <= best + POINTS else "skill",
+    },
+)  # fmt: skip
+
+COLLAPSE_STEPS, COLLAPSE_GAMES = 8, 16
+
+
+def won_in_training(rate: float) -> list[float]:
+    """Train a new adapter on 2048 to the tile 32 at this learning rate. Returns the share of games won at each step.
+
+    Runs in a thread of its own, as the notebook's event loop is busy with the cell that calls it.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(_won_in_training(rate))).result()
+
+
+async def _won_in_training(rate: float) -> list[float]:
+    import art_nb as art
+    from art_nb.local import LocalBackend
+
+    async def rollout(model: art.TrainableModel, seed: int) -> art.Trajectory:
+        game, client = Game(seed, winning_tile=32), model.openai_client()
+        trajectory = art.Trajectory(messages_and_choices=[])
+        while not game.over:
+            board = {"role": "user", "content": game.render()}
+            name = model.get_inference_name()
+            completion = await client.chat.completions.create(model=name, messages=[board], max_tokens=4)
+            trajectory.messages_and_choices += [board, completion.choices[0]]
+            game.move(completion.choices[0].message.content)
+        trajectory.reward, trajectory.turn_rewards = outcome_reward(game), game.turn_rewards
+        trajectory.metrics["won"] = game.won
+        return trajectory
+
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        backend = LocalBackend(path=folder)
+        model = art.TrainableModel(name="collapse", project="course", base_model=str(ROOT / "data" / "nano"))
+        await model.register(backend)
+        for seed in scenarios("train", COLLAPSE_STEPS):
+            group = art.TrajectoryGroup(rollout(model, seed) for _ in range(COLLAPSE_GAMES))
+            groups = await art.gather_trajectory_groups([group], pbar_desc=None)
+            await model.train(groups, art.TrainConfig(learning_rate=rate, turn_discount=0.8))
+        won = model.history().query("split == 'train'").won.tolist()
+        await backend.close()
+    return won
+
+
+def _why_no_collapse(answer: Callable[[], float]) -> str | None:
+    rate = answer()
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+        return f"Expected a number, got {type(rate).__name__}."
+    if not 0 < rate <= 1:
+        return f"Expected a learning rate above 0 and at most 1, got {rate:g}."
+    if rate <= FIRST_RATE:
+        return f"This is at most the rate of this notebook, {FIRST_RATE:g}, at which the training works. Try a higher one."
+    won = won_in_training(rate)
+    shares = ", ".join(f"{share:.0%}" for share in won)
+    if fmean(won[-2:]) < won[0]:
+        return None
+    return f"No collapse: at the rate {rate:g} the share of games won by step was {shares}. Try a higher rate."
+
+
+FIRST_RATE = 3e-3  # of notebook 02
+COLLAPSE = Exercise(right=0.1, accept=_why_no_collapse)
+
+EXERCISES = {"slide": SLIDE, "outcome": OUTCOME, "rise": RISE, "verdict": VERDICT, "collapse": COLLAPSE}
 
 check = checker(EXERCISES)
