@@ -21,7 +21,7 @@ from art_nb.storage import checkpoints
 from art_nb.storage.summary import summary
 from art_nb.training.names import PolicyNames
 from art_nb.trajectories import Trajectory, TrajectoryGroup
-from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
+from art_nb.types import PolicyName, TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
@@ -204,7 +204,7 @@ class FileBackend(ABC, Generic[M, R]):
             model, from_model, project, not_after_step=not_after_step, best_metric=best_metric, optimizer=optimizer
         )
         if verbose:
-            print(f"{model.name!r} starts from {project}/{from_model}@{step}")
+            print(f"{model.name!r} starts from {PolicyName(f'{project}/{from_model}', step)}")
 
     async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
         loaded = self.loaded(model)

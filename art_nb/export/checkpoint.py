@@ -11,6 +11,7 @@ from typing import Any
 from art_nb.storage import checkpoints
 from art_nb.storage.run_log import RunLog
 from art_nb.trajectories.records import turn_message
+from art_nb.types import PolicyName
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")  # PEFT's; a checkpoint holds more
 
@@ -46,7 +47,7 @@ class Checkpoint:
     step: int
 
     def __str__(self) -> str:
-        return f"{self.project}/{self.name}@{self.step}"
+        return str(PolicyName(f"{self.project}/{self.name}", self.step))
 
     def settings(self) -> dict[str, Any]:
         """Return the contents of the adapter's adapter_config.json."""

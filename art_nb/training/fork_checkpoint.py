@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from art_nb.storage import checkpoints
 from art_nb.storage.run_log import RunLog
 from art_nb.training.state import OPTIMIZER
+from art_nb.types import PolicyName
 
 
 def fork_checkpoint(
@@ -30,7 +31,7 @@ def fork_checkpoint(
     """
     checkpoints.recover(source / "checkpoints")
     step = step_to_fork(source, not_after_step, best_metric)
-    origin = f"{source.parent.parent.name}/{source.name}@{step}"
+    origin = str(PolicyName(f"{source.parent.parent.name}/{source.name}", step))
     old, new = (checkpoints.step_folder(folder / "checkpoints", step) for folder in (source, target))
     if (new / "state.json").exists() and _read_state(new).get("forked_from") == origin:
         return origin

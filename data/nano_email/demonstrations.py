@@ -30,17 +30,17 @@ class DemonstrationsEmail:
 
     def __init__(self, rng: random.Random, mailboxes: int = 4):
         self.rng = rng
-        self.asked: list[tuple[Mailbox, Scenario]] = []
+        self.questions: list[tuple[Mailbox, Scenario]] = []
         for _ in range(mailboxes):
             mails, scenarios = make(rng.randrange(1, 2**31))  # seed 0 is the course's own
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 write_mailbox(Path(folder) / "mailbox", mails)
                 mailbox = Mailbox(Path(folder) / "mailbox")  # stays open when its file is deleted; Windows keeps the file
-            self.asked += [(mailbox, scenario) for scenario in scenarios]
+            self.questions += [(mailbox, scenario) for scenario in scenarios]
 
     def __call__(self, turns: int = 0) -> Demonstration:
         """Return one search. turns: ignored; a search has as many as it takes."""
-        search = EmailSearch(*self.rng.choice(self.asked))
+        search = EmailSearch(*self.rng.choice(self.questions))
         recorder = Recorder(first_message(search.scenario))
 
         def call(name: str, **arguments) -> str:

@@ -27,7 +27,7 @@ class OtlpReceiver:
         self.requests: list[tuple[str, dict[str, str]]] = []
         receiver = self
 
-        class Requests(BaseHTTPRequestHandler):
+        class OtlpHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
@@ -51,7 +51,7 @@ class OtlpReceiver:
             def log_message(self, *_: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), OtlpHandler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

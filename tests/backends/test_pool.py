@@ -16,13 +16,13 @@ class FakeSampler:
     """A sampler that answers after `max_tokens` rounds of the event loop."""
 
     def __init__(self):
-        self.open_requests, self.asked, self.lives, self.restart = 0, [], True, None
+        self.open_requests, self.received, self.lives, self.restart = 0, [], True, None
 
     def is_alive(self):
         return self.lives
 
     async def create(self, *, messages, max_tokens, **parameters):
-        self.asked.append((messages, parameters["occurrence"], parameters["model"]))
+        self.received.append((messages, parameters["occurrence"], parameters["model"]))
         self.open_requests += 1
         try:
             for _ in range(max_tokens):
@@ -57,7 +57,7 @@ def test_a_conversation_keeps_its_sampler_and_new_ones_go_to_the_least_loaded(tm
                 messages.append(answer.choices[0].message)  # openai's object, not a dict
 
         await asyncio.gather(*(talk(number) for number in range(6)))
-        owners = [{messages[0]["content"][0] for messages, *_ in sampler.asked} for sampler in samplers.samplers]
+        owners = [{messages[0]["content"][0] for messages, *_ in sampler.received} for sampler in samplers.samplers]
         assert owners == [{"0", "3"}, {"1", "4"}, {"2", "5"}]
         assert samplers.tokens_sampled == 4 * sum(range(5, 11)) and samplers.seconds > 0
 
@@ -69,17 +69,17 @@ def test_the_count_of_a_prompt_is_shared_by_all_samplers(tmp_path):
         samplers = pool(tmp_path, 2)
         ask = lambda text, **more: samplers.create(messages=[user(text)], max_tokens=1, **more)  # noqa: E731
         await asyncio.gather(*(ask(text) for text in "aaaba"), ask("a", model="base"), ask("a", tools=[{"type": "function"}]))
-        counts = [(m[0]["content"], times, name) for sampler in samplers.samplers for m, times, name in sampler.asked]
+        counts = [(m[0]["content"], times, name) for sampler in samplers.samplers for m, times, name in sampler.received]
         assert sorted(counts) == [("a", 0, "base"), *[("a", n, "m@0") for n in (0, 0, 1, 2, 3)], ("b", 0, "m@0")]
         asking = asyncio.create_task(ask("c"))
         await asyncio.sleep(0)
         samplers.forget("m@0")  # has no effect while a request is in progress
         await asyncio.gather(ask("a"), asking)
-        assert ("a", 4) in [(m[0]["content"], times) for sampler in samplers.samplers for m, times, _ in sampler.asked]
+        assert ("a", 4) in [(m[0]["content"], times) for sampler in samplers.samplers for m, times, _ in sampler.received]
         samplers.forget("m@0")
         await ask("a")
         await ask("a", model="base")
-        assert [sampler.asked[-1][1:] for sampler in samplers.samplers][0] == (1, "base")
+        assert [sampler.received[-1][1:] for sampler in samplers.samplers][0] == (1, "base")
 
     asyncio.run(main())
 
@@ -93,7 +93,7 @@ def test_requests_of_a_dead_sampler_are_resent_and_counted_once(tmp_path):
         assert first.open_requests == second.open_requests == 2
         second.lives = False
         await asyncio.gather(*asking)
-        again = [(messages[0]["content"], times) for messages, times, _ in first.asked]
+        again = [(messages[0]["content"], times) for messages, times, _ in first.received]
         assert sorted(again) == [("a", 0), ("a", 1), ("b", 0), ("b", 1)] and samplers.tokens_sampled == 36
 
     asyncio.run(main())
@@ -107,7 +107,7 @@ def test_invalid_requests_raise(tmp_path):
                 await samplers.create(messages=[user("a")], max_tokens=1, **wrong)
         with pytest.raises(RequestError, match="role is 'nobody'"):
             await samplers.create(messages=[{"role": "nobody", "content": "a"}], max_tokens=1)
-        assert samplers.samplers[0].asked == []
+        assert samplers.samplers[0].received == []
 
     asyncio.run(main())
 

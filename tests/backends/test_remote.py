@@ -316,7 +316,7 @@ def test_an_unreachable_server_raises_and_the_groups_are_sent_later(server, tiny
 def proxy_that_refuses(status, body):
     """Run a program between client and server that answers every request itself."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class ProxyHandler(BaseHTTPRequestHandler):
         def do_POST(self):
             self.rfile.read(int(self.headers["content-length"]))
             self.send_response(status)
@@ -327,7 +327,7 @@ def proxy_that_refuses(status, body):
         def log_message(self, *_):
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as listening:
+    with ThreadingHTTPServer(("127.0.0.1", 0), ProxyHandler) as listening:
         threading.Thread(target=listening.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{listening.server_port}"
         listening.shutdown()

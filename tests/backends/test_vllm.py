@@ -57,7 +57,7 @@ def test_greedy_answers_and_log_probabilities_equal_those_of_the_local_sampler_a
         return model
 
     model = asyncio.run(main())
-    loaded = [body["lora_path"] for route, body in stand_in.asked if route == "POST /v1/load_lora_adapter"]
+    loaded = [body["lora_path"] for route, body in stand_in.requests if route == "POST /v1/load_lora_adapter"]
     assert loaded == [str(tmp_path / f"p/models/m/checkpoints/{step:04d}") for step in (0, 1, 2)]
     assert (model.history().ratio_max - 1).abs().max() < 1e-3, "the sampler's log-probabilities equal the learner's"
 
@@ -66,7 +66,7 @@ def test_every_setting_is_explicit_and_messages_contain_no_control_token(stand_i
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base, "said")
         await ask(model, QUESTIONS[2], temperature=0.5, top_p=0.9, max_tokens=3)
-        body = stand_in.asked[-1][1]
+        body = stand_in.requests[-1][1]
         assert {"temperature": 0.5, "top_p": 0.9, "top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0, "max_tokens": 3}.items() <= body.items()
         (end,) = body["stop_token_ids"]
         plain = (await ask(model, [{"role": "user", "content": "c d"}])).prompt_token_ids

@@ -75,7 +75,7 @@ def test_the_command_makes_the_given_items_or_all(monkeypatch, capsys):
     monkeypatch.setattr(command, "make", lambda name: {"size": {"a": 1, "b": 2}[name]})
     assert command.main(["b"]) == 0 and capsys.readouterr().out == "b: size 2\n"
     assert command.main([]) == 0 and capsys.readouterr().out == "a: size 1\nb: size 2\n"
-    assert command.main(["b", "c"]) == 2 and "no item 'c'" in (said := capsys.readouterr()).err and not said.out
+    assert command.main(["b", "c"]) == 2 and "no item 'c'" in (output := capsys.readouterr()).err and not output.out
 
 
 @pytest.fixture(scope="module", params=["nano", "nano_email", "nano_tic_tac_toe", "nano_code", "nano_service"])
@@ -122,10 +122,10 @@ def test_a_base_model_is_written_completely(tmp_path, base):
         "a task", 2, lambda seed: tokenizer, recipe.initial_model, lambda *given: iter([3.0, 1.0]), lambda *given: {"legal": 0.5},
         "{task}, {steps} steps, {answer_loss}, {first_losses}, {legal:.0%}",
     )  # fmt: skip
-    said = []
-    facts = nano_model.build(quick, tmp_path / "made", report=said.append)
+    output = []
+    facts = nano_model.build(quick, tmp_path / "made", report=output.append)
     assert (tmp_path / "made" / "README.md").read_text() == "a task, 2 steps, 2.0, [3.0, 1.0], 50%"
-    assert json.loads((tmp_path / "made" / "training.json").read_text()) == facts and said[-1].startswith("evaluating")
+    assert json.loads((tmp_path / "made" / "training.json").read_text()) == facts and output[-1].startswith("evaluating")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id
     assert AutoTokenizer.from_pretrained(tmp_path / "made").get_vocab() == tokenizer.get_vocab()

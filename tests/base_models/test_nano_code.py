@@ -55,8 +55,8 @@ def test_an_invalid_number_occurs_sometimes_and_is_never_a_target():
         for call, (_, *numbers), answer in zip(calls, demonstration.choices, answers, strict=False):
             if answer.startswith("Refused"):
                 refused += 1
-                (said,) = map(str, call["arguments"].values())
-                assert numbers[0].pop(said) == 0
+                (reply,) = map(str, call["arguments"].values())
+                assert numbers[0].pop(reply) == 0
             assert not numbers or set(numbers[0].values()) == {1 / len(numbers[0])}
     assert 3 <= refused < 50
 
@@ -100,9 +100,9 @@ def test_the_probes_labels_are_the_kinds_of_the_offered_mutations(tokenizer, tas
 
 def test_the_words_of_a_call_are_single_tokens_with_their_own_distributions(tokenizer):
     function = {"name": "mend", "arguments": {"change": 12}}
-    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    reply = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
     shares = ({MEND: 0.5, SUBMIT: 0.5}, {"12": 0.75, "3": 0.25})
-    messages = [{"role": "user", "content": "def f(a):  # bound 12"}, said]
+    messages = [{"role": "user", "content": "def f(a):  # bound 12"}, reply]
     (row,) = encode(tokenizer, [Demonstration(messages, MUTATION_TOOLS, [shares])])
     targets = [{tokenizer.decode([token]): p for token, p in target.items()} for _, target in row.answers]
     assert [target for target in targets if len(target) > 1] == list(shares)

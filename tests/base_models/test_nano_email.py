@@ -42,7 +42,7 @@ def test_demonstrations_contain_no_mail_of_the_courses_mailbox(demonstrations):
     """The generated mailboxes use the course's words, but no mail has the same text and date as one of the course's."""
     ours = {(mail.date, mail.body) for mail in make(0)[0]}
     generator = DemonstrationsEmail(random.Random(5), mailboxes=1)
-    mailbox = generator.asked[0][0]
+    mailbox = generator.questions[0][0]
     theirs = {(mail.date, mail.body) for inbox in mailbox.inboxes() for mail in mailbox.mails(inbox)}
     assert len(theirs) > 5000 and not ours & theirs
 

@@ -44,7 +44,7 @@ def test_every_demonstrated_call_is_well_formed_and_has_positive_probability(dem
         assert len(demonstration.choices) == sum(m["role"] == "assistant" for m in demonstration.messages)
         for call, (tools, *words) in zip(calls, demonstration.choices, strict=False):
             assert tools[opening_of(call["name"], next(iter(call["arguments"]), None))] > 0
-            assert all(share[said] > 0 for said, share in zip(call["arguments"].values(), words, strict=True))
+            assert all(share[reply] > 0 for reply, share in zip(call["arguments"].values(), words, strict=True))
             assert all(sum(share.values()) == pytest.approx(1) for share in (tools, *words))
 
 
@@ -108,10 +108,10 @@ def test_demonstrations_share_no_customer_with_the_course():
 
 def test_the_words_of_a_call_are_single_tokens_everywhere(tokenizer):
     function = {"name": "exchange_item", "arguments": {"item": "Lamp", "variant": "red", "payment": "credit card"}}
-    said = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
+    reply = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}
     shares = ({opening_of("exchange_item", "item"): 1.0}, {"Lamp": 1.0}, {"red": 1.0}, {"credit card": 1.0})
     told = "Their delivered order: Lamp red, Mat tiny. I want the red one. Use my credit card."
-    (row,) = encode(tokenizer, [Demonstration([{"role": "user", "content": told}, said], FrontDesk.tools, [shares])])
+    (row,) = encode(tokenizer, [Demonstration([{"role": "user", "content": told}, reply], FrontDesk.tools, [shares])])
     spoken = [row.ids[place] for place, _ in row.answers]
     assert tokenizer.convert_ids_to_tokens(spoken)[1:7:2] == [opening_of("exchange_item", "item"), '", "variant": "', '", "payment": "']
     assert [tokenizer.decode([token]) for token in spoken[2:8:2]] == ["Lamp", "red", "credit card"]

@@ -33,7 +33,7 @@ def written(call) -> str:
     return f'<tool_call>{json.dumps({"name": call[0], "arguments": call[1]})}</tool_call>' if call else "done"
 
 
-class Scripted:
+class ScriptedModel:
     """A model that gives these answers, one after another, through the client's interface."""
 
     def __init__(self, texts):
@@ -61,7 +61,7 @@ def with_parsed_arguments(messages):
 
 
 def searched(texts, scenario=QUESTIONS[0]) -> art.Trajectory:
-    return asyncio.run(rollout_email.rollout(Scripted(texts), scenario))
+    return asyncio.run(rollout_email.rollout(ScriptedModel(texts), scenario))
 
 
 def test_a_rollout_equals_the_search_of_its_calls():
@@ -90,17 +90,17 @@ def test_stock_trl_gets_the_same_prompts_as_our_client(tmp_path, monkeypatch):
     tokenizer = gathering.stock_policy(str(rollout_email.EMAIL_BASE), seed=0).tokenizer
     turns = iter([*zip(*map(calls_for, QUESTIONS), strict=True), (None, None)])
 
-    def said(trainer, prompt_ids, *_, **__):
+    def fake_turn(trainer, prompt_ids, *_, **__):
         if trainer.max_tool_calling_iterations == 1:  # the warm-up
             return [tokenizer.encode("done<|im_end|>")] * len(prompt_ids), None
         return [tokenizer.encode(f"{written(call)}<|im_end|>") for call in next(turns) for _ in range(2)], None
 
-    monkeypatch.setattr(gathering.TimedTrainer, "_generate_single_turn", said)
+    monkeypatch.setattr(gathering.TimedTrainer, "_generate_single_turn", fake_turn)
     stock = gathering.measure_stock(rollout_email.TASK, str(tmp_path), str(rollout_email.EMAIL_BASE), QUESTIONS, 2)
     assert (stock["turns"], stock["answered"]) == (4, 1)
     twice = [question for question in QUESTIONS for _ in range(2)]
     for question, prompt, game in zip(twice, stock["prompts"], stock["games"], strict=True):
-        model = Scripted(map(written, calls_for(question)))
+        model = ScriptedModel(map(written, calls_for(question)))
         trajectory = asyncio.run(rollout_email.rollout(model, question))
         prompts = [
             tokenizer.apply_chat_template(messages, tools=rollout_email.EmailSearch.tools, add_generation_prompt=True, tokenize=False)
@@ -146,15 +146,15 @@ def test_rise_real_email(capsys, monkeypatch):
         assert run.keys() == {"seed", "seconds", "kinds", *rise_real_email.MEASURED} and run["seconds"] > 0
         for name in rise_real_email.MEASURED:
             assert run[name]["low"] <= run[name]["rise"] <= run[name]["high"]
-        asked = [sum(found) for found in zip(*run["kinds"]["after"].values(), strict=True)]
-        assert asked == [3, *(round(3 * run[name]["after"] / 100) for name in ("read_right", "correct"))]
+        totals = [sum(found) for found in zip(*run["kinds"]["after"].values(), strict=True)]
+        assert totals == [3, *(round(3 * run[name]["after"] / 100) for name in ("read_right", "correct"))]
 
 
 def test_the_rewards_of_the_rise():
     scenario = QUESTIONS[0]
     right, wrong = calls_for(scenario), [("return_final_answer", {"answer": "nothing", "sources": []})]
     rewards = {
-        (name, reward): asyncio.run(rise_email.paid(Scripted(map(written, calls)), scenario, reward)).reward
+        (name, reward): asyncio.run(rise_email.paid(ScriptedModel(map(written, calls)), scenario, reward)).reward
         for name, calls in (("right", right), ("wrong", wrong), ("malformed", [None]))
         for reward in ("art-e", "simple")
     }
@@ -164,7 +164,7 @@ def test_the_rewards_of_the_rise():
 
 def test_a_turn_discount_needs_the_reward_at_the_last_turn(monkeypatch):
     monkeypatch.setattr(rise_email, "TURN_DISCOUNT", 0.9)
-    trajectory = asyncio.run(rise_email.paid(Scripted(map(written, calls_for(QUESTIONS[0]))), QUESTIONS[0], "art-e"))
+    trajectory = asyncio.run(rise_email.paid(ScriptedModel(map(written, calls_for(QUESTIONS[0]))), QUESTIONS[0], "art-e"))
     assert trajectory.turn_rewards == [0, 0, trajectory.reward] and rise_email.config(0, 1).turn_discount == 0.9
 
 
@@ -205,7 +205,7 @@ def test_each_call_has_its_own_reward():
     nothing = ("search_emails", {"keywords": "no such words"})
 
     def paid(*calls):
-        return asyncio.run(rise_email.paid(Scripted(map(written, calls)), scenario, "calls")).turn_rewards
+        return asyncio.run(rise_email.paid(ScriptedModel(map(written, calls)), scenario, "calls")).turn_rewards
 
     assert paid(nothing, look, look, other, read, read, answer) == pytest.approx([0, 0.5 / place, 0, 0, 0.5, 0, 1])
     assert paid(look, ("return_final_answer", {"answer": "7 dollars", "sources": []})) == pytest.approx([0.5 / place, 0])

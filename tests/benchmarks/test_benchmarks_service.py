@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 from test_benchmarks import printed
-from test_benchmarks_email import Scripted, written
+from test_benchmarks_email import ScriptedModel, written
 
 from benchmarks import rise_service, rollout_service
 from customer_service import course_tasks, course_world
@@ -54,7 +54,7 @@ def test_rise_service(capsys, monkeypatch, reward):
 
 def test_the_rewards_of_a_conversation():
     def paid(calls, reward):
-        return asyncio.run(rise_service.paid(Scripted(map(written, calls)), TASK, reward))
+        return asyncio.run(rise_service.paid(ScriptedModel(map(written, calls)), TASK, reward))
 
     calls = clerks_calls(TASK)
     served = {reward: paid(calls, reward) for reward in ("milestones", "progress", "whole")}
@@ -63,7 +63,7 @@ def test_the_rewards_of_a_conversation():
     assert served["whole"].reward == 1 and served["whole"].turn_rewards is None
     assert {talk.metrics["solved"] for talk in served.values()} == {1} and served["whole"].metrics["declined"] == 0
     assert paid([None], "milestones").reward == -0.6 and paid([None], "whole").reward == 0
-    both = asyncio.run(rise_service.paid(Scripted(["".join(map(written, calls))]), TASK, "milestones"))
+    both = asyncio.run(rise_service.paid(ScriptedModel(["".join(map(written, calls))]), TASK, "milestones"))
     assert both.turn_rewards == [pytest.approx(0.25 * (len(calls) - 1) + 1)]  # an answer with several calls gets the sum of their rewards
 
 

@@ -12,9 +12,9 @@ import art_nb as art
 from course.explorers import JudgeView
 
 def judged(score, truth, reason):
-    said = [{"role": "user", "content": synthetic.HOSTILE}, {"role": "assistant", "content": f"I did {truth}"}]
+    messages = [{"role": "user", "content": synthetic.HOSTILE}, {"role": "assistant", "content": f"I did {truth}"}]
     metrics = {"ruler_score": score, "independent_reward": truth}
-    return art.Trajectory(messages_and_choices=said, metrics=metrics, logs=[f"RULER explanation: {reason}"])
+    return art.Trajectory(messages_and_choices=messages, metrics=metrics, logs=[f"RULER explanation: {reason}"])
 
 first = [judged(0.9, 2, synthetic.HOSTILE), judged(0.7, 3, "good"), judged(0.2, -1, "bad"), judged(0.2, 0, "so so")]
 groups = [art.TrajectoryGroup(first), art.TrajectoryGroup([judged(0.5, 1, "alone")])]

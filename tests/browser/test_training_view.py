@@ -52,10 +52,10 @@ def test_groups_by_keyboard_and_pointer(page, rows):
     view.locator(".an-grid").focus()
     press(page, "ArrowDown", "ArrowDown")
     group = rows[-1]["group_rewards"][1]
-    said = [float(x.replace("−", "-")) for x in re.findall(r"−?\d+\.\d+|−?\d+(?= to|,|\.)", text.inner_text().split("rewards")[1])]
+    shown_rewards = [float(x.replace("−", "-")) for x in re.findall(r"−?\d+\.\d+|−?\d+(?= to|,|\.)", text.inner_text().split("rewards")[1])]
     quartiles = statistics.quantiles(group, n=4, method="inclusive")
     expected = [min(group), max(group), quartiles[0], quartiles[2], statistics.fmean(group), statistics.stdev(group)]
-    assert text.inner_text().startswith("Group 2 of 8: 8 trajectories") and said == pytest.approx(expected, rel=5e-3)
+    assert text.inner_text().startswith("Group 2 of 8: 8 trajectories") and shown_rewards == pytest.approx(expected, rel=5e-3)
 
     press(page, "ArrowLeft", "ArrowLeft", "ArrowLeft")
     tile = view.locator("[data-key=groups]")

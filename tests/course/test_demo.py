@@ -84,10 +84,10 @@ def test_ctrl_c_stops_the_demo_cleanly(tmp_path):
 
 def test_a_long_silence_prints_the_running_cell(tmp_path, monkeypatch):
     monkeypatch.setattr(demo, "SILENCE", 0.5)
-    said = []
+    lines_written = []
     notebook = new_notebook(cells=[new_markdown_cell("# Wait"), new_code_cell("import time\ntime.sleep(3)")])
-    demo.run_notebook(notebook, tmp_path, write=said.append)
-    assert any("still running: cell 2 of 2, Wait" in line for line in said)
+    demo.run_notebook(notebook, tmp_path, write=lines_written.append)
+    assert any("still running: cell 2 of 2, Wait" in line for line in lines_written)
 
 
 def test_the_page_shows_a_widget_by_its_static_rendering():

@@ -30,10 +30,10 @@ def exercises_in(module: str) -> dict[str, tuple[str, str, str]]:
     """Return {exercise: (name of the answer, the stub, the solution)} in the notebook's order."""
     found, all_cells = {}, cells(module)
     for i, cell in enumerate(all_cells):
-        if cell.cell_type == "code" and (asked := CHECK.search(cell.source)):
+        if cell.cell_type == "code" and (called := CHECK.search(cell.source)):
             solution = all_cells[i + 1]
-            assert "solution" in solution.metadata.get("tags", []), asked[0]
-            found[asked[1]] = asked[2], all_cells[i - 1].source, SOLUTION.search(solution.source)[1]
+            assert "solution" in solution.metadata.get("tags", []), called[0]
+            found[called[1]] = called[2], all_cells[i - 1].source, SOLUTION.search(solution.source)[1]
     return found
 
 
@@ -74,8 +74,8 @@ def test_the_exercises_run_in_a_kernel_with_the_solutions_filled_in(module, tmp_
         cell.source = solutions.get(cell.source, cell.source)
     filled = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import torch"), *chosen])
     run_notebook(filled, working_folder(tmp_path))
-    said = [out.data["text/plain"] for cell in chosen for out in cell.outputs if "data" in out]
-    assert said == ["✓ Right."] * len(solutions)
+    displayed = [out.data["text/plain"] for cell in chosen for out in cell.outputs if "data" in out]
+    assert displayed == ["✓ Right."] * len(solutions)
 
 
 # exercise: [(a wrong answer, words of the hint for it)]

@@ -154,11 +154,11 @@ def test_failed_groups_are_listed_and_omitted():
 def test_a_judge_behind_http(tmp_path):
     """The judge is correct, except that it obeys attacks and gives 1.0."""
 
-    def script(number, asked):
-        if not any(attack in str(m) for m in asked.attempts.values() for attack in ATTACKS):
-            return ok(asked)
-        attacked = {i: any(attack in m[-1]["content"] for attack in ATTACKS) for i, m in asked.attempts.items()}
-        scores = [{"trajectory_id": i, "explanation": "", "score": 1.0 if obeys else score_of(asked.attempts[i])} for i, obeys in attacked.items()]
+    def script(number, shown):
+        if not any(attack in str(m) for m in shown.attempts.values() for attack in ATTACKS):
+            return ok(shown)
+        attacked = {i: any(attack in m[-1]["content"] for attack in ATTACKS) for i, m in shown.attempts.items()}
+        scores = [{"trajectory_id": i, "explanation": "", "score": 1.0 if obeys else score_of(shown.attempts[i])} for i, obeys in attacked.items()]
         return completion(json.dumps({"scores": scores}))
 
     given = groups(12)

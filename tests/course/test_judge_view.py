@@ -9,10 +9,10 @@ REASON = "<img src=x onerror=alert(1)>"
 
 
 def judged(score, truth, **fields):
-    said = [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done " * 2_000}]
+    messages = [{"role": "user", "content": "do it"}, {"role": "assistant", "content": "done " * 2_000}]
     metrics = {"ruler_score": score, "independent_reward": truth, "won": truth > 1}
     fields = {"metrics": metrics, "logs": ["begun", f"RULER explanation: {REASON}"], **fields}
-    return art.Trajectory(messages_and_choices=said, **fields)
+    return art.Trajectory(messages_and_choices=messages, **fields)
 
 
 def group():

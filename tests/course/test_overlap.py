@@ -102,6 +102,6 @@ def test_overlapped_batches_are_off_policy(tiny_base, tmp_path):
 
 
 def test_choices_without_a_known_policy_are_not_stale():
-    said = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "a"}}
-    choices = [art.types.Choice(**said, policy=name) for name in ("m@3", "m@1", "base")] + [art.types.Choice(**said)]
+    fields = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "a"}}
+    choices = [art.types.Choice(**fields, policy=name) for name in ("m@3", "m@1", "base")] + [art.types.Choice(**fields)]
     assert staleness([art.Trajectory(messages_and_choices=choices)], 3) == 0.5

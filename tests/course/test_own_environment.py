@@ -6,7 +6,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from test_benchmarks import BASE
-from test_benchmarks_email import Scripted
+from test_benchmarks_email import ScriptedModel
 
 from benchmarks import gathering
 
@@ -60,7 +60,7 @@ def test_a_walk_ends_at_home_at_the_limit_or_by_a_malformed_answer(own):
 def test_its_rollout_records_the_walk(own):
     walk = own["Walk"](5)
     way = ["up"] * walk.place[0] + ["left"] * walk.place[1]
-    trajectory = asyncio.run(own["rollout"](Scripted(way), 5))
+    trajectory = asyncio.run(own["rollout"](ScriptedModel(way), 5))
     assert trajectory.metrics["home"] and trajectory.turn_rewards == [1.0] * len(way)
     boards = [m["content"] for m in trajectory.messages() if m["role"] == "user"]
     assert boards[0] == walk.render() and len(boards) == len(trajectory.choices()) == len(way)

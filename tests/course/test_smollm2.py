@@ -109,12 +109,12 @@ def test_the_templates_tool_calls_are_parsed_by_the_sampler(tokenizer):
     def text(messages, **options):
         return tokenizer.apply_chat_template(messages, tokenize=False, **options)
 
-    asked = text(CONVERSATION[:1], tools=TOOLS, add_generation_prompt=True)
+    rendered = text(CONVERSATION[:1], tools=TOOLS, add_generation_prompt=True)
     for tool in TOOLS:
-        assert json.dumps(tool["function"]["name"]) in asked
+        assert json.dumps(tool["function"]["name"]) in rendered
     answered = text(CONVERSATION[:2], tools=TOOLS)
-    assert answered.startswith(asked) and text(CONVERSATION, tools=TOOLS).startswith(answered)
-    [read], rest = parse_tool_calls(answered.removeprefix(asked).removesuffix("<|im_end|>\n"))
+    assert answered.startswith(rendered) and text(CONVERSATION, tools=TOOLS).startswith(answered)
+    [read], rest = parse_tool_calls(answered.removeprefix(rendered).removesuffix("<|im_end|>\n"))
     assert read["function"] == CALL["function"] and not rest
     assert text(CONVERSATION, tools=TOOLS).endswith("<|im_start|>tool\nno mails<|im_end|>\n")
 
@@ -127,8 +127,8 @@ def test_without_tools_the_template_is_the_published_one(tokenizer):
         "message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
     )
-    said = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
-    for messages in (said, said[:1], [{"role": "system", "content": "c"}, *said]):
+    conversation = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    for messages in (conversation, conversation[:1], [{"role": "system", "content": "c"}, *conversation]):
         for prompt in (True, False):
             options = {"tokenize": False, "add_generation_prompt": prompt}
             mine = tokenizer.apply_chat_template(messages, **options)

@@ -55,8 +55,8 @@ def hub(key=KEY, refuse_commit=False):
         if path == "/api/repos/create":
             return 200, {"url": "https://huggingface.co/me/agent"}
         if "/preupload/" in path:
-            asked = json.loads(body)["files"]
-            return 200, {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None} for f in asked]}
+            payload = json.loads(body)["files"]
+            return 200, {"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False, "oid": None} for f in payload]}
         if "/commit/" in path:
             if refuse_commit:
                 return 403, {"error": "storage quota exceeded"}
@@ -126,13 +126,13 @@ class Together:
             case "GET", ["", "jobs"]:
                 return 200, {"data": list(self.jobs.values())}
             case "POST", ["", "models"]:
-                asked = json.loads(body)
-                if asked["base_model"].startswith("nobody/"):
+                payload = json.loads(body)
+                if payload["base_model"].startswith("nobody/"):
                     return 400, {"error": {"message": "base model is not supported"}}
                 number = f"job-{len(self.jobs)}"
                 self.jobs[number] = {"job_id": number, "status": "Queued", "updated_at": f"2026-11-22T{len(self.jobs):02}",
-                                     "args": {"modelName": f"me/{asked['model_name']}"}, "status_updates": [{"message": "files are unreadable"}]}  # fmt: skip
-                return 200, {"data": {"job_id": number, "model_name": f"me/{asked['model_name']}"}, "message": "Job created."}
+                                     "args": {"modelName": f"me/{payload['model_name']}"}, "status_updates": [{"message": "files are unreadable"}]}  # fmt: skip
+                return 200, {"data": {"job_id": number, "model_name": f"me/{payload['model_name']}"}, "message": "Job created."}
             case "GET", ["", "jobs", number]:
                 self.looks += 1
                 self.jobs[number]["status"] = ["Running", self.end][self.looks > 1]
@@ -163,9 +163,9 @@ def test_together_reuses_the_job_of_a_step(model, checkpoint, at_together):
         at_together(url)
         assert deployed(model, checkpoint) == DeploymentResult(inference_model_name="me/mails-agent-7")
         assert deployed(model, checkpoint).inference_model_name == "me/mails-agent-7"
-    (asked,) = [json.loads(body) for method, _, _, body in requests if method == "POST"]
-    assert asked["base_model"] == "Qwen/Qwen2.5-14B-Instruct" and asked["model_type"] == "adapter"
-    assert asked["model_source"] == "https://huggingface.co/me/agent"
+    (payload,) = [json.loads(body) for method, _, _, body in requests if method == "POST"]
+    assert payload["base_model"] == "Qwen/Qwen2.5-14B-Instruct" and payload["model_type"] == "adapter"
+    assert payload["model_source"] == "https://huggingface.co/me/agent"
 
 
 def test_together_downloads_from_s3(model, checkpoint, at_together, monkeypatch):
@@ -183,8 +183,8 @@ def test_together_downloads_from_s3(model, checkpoint, at_together, monkeypatch)
         deployed(model, checkpoint, TogetherDeploymentConfig(s3_bucket="bucket", prefix="runs"))
     ((path, body),) = [(path, body) for method, path, _, body in requests if method == "PUT"]
     assert path == "/bucket/runs/mails/agent/0007.zip"
-    (asked,) = [json.loads(body) for method, path, _, body in requests if (method, path) == ("POST", "/v1/models")]
-    assert "bucket/runs/mails/agent/0007.zip" in asked["model_source"] and "s3-secret" not in str(requests)
+    (payload,) = [json.loads(body) for method, path, _, body in requests if (method, path) == ("POST", "/v1/models")]
+    assert "bucket/runs/mails/agent/0007.zip" in payload["model_source"] and "s3-secret" not in str(requests)
     start, end = body.index(b"PK"), body.rindex(b"PK\x05\x06") + 22  # boto3 may add chunk headers and checksums
     assert sorted(zipfile.ZipFile(io.BytesIO(body[start:end])).namelist()) == ["adapter_config.json", "adapter_model.safetensors"]
 
@@ -220,9 +220,9 @@ class WeightsAndBiases:
             return 200, {}
         if base64.b64decode(headers.get("authorization", "Basic ").split(" ")[1]).decode() != f"api:{self.key}":
             return 401, {"errors": [{"message": "invalid api key"}]}
-        asked = json.loads(body)
-        given = (asked["variables"] or {}) if "variables" in asked else {}
-        return 200, {"data": self.data(asked["operationName"], asked["query"], given)}
+        payload = json.loads(body)
+        given = (payload["variables"] or {}) if "variables" in payload else {}
+        return 200, {"data": self.data(payload["operationName"], payload["query"], given)}
 
     def data(self, name, query, given):
         entity = {"id": "e", "name": "me"}

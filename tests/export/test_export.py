@@ -35,8 +35,8 @@ def trained(base, path, steps=2):
 
 async def answers(model):
     client = model.openai_client()
-    asked = [client.chat.completions.create(model=model.get_inference_name(), messages=q, temperature=0, max_tokens=8) for q in QUESTIONS]
-    return [choice.choices[0].token_ids for choice in await asyncio.gather(*asked)]
+    requested = [client.chat.completions.create(model=model.get_inference_name(), messages=q, temperature=0, max_tokens=8) for q in QUESTIONS]
+    return [choice.choices[0].token_ids for choice in await asyncio.gather(*requested)]
 
 
 @pytest.fixture(scope="module")
@@ -176,12 +176,12 @@ def test_existing_files_are_not_replaced(run_folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("asked", "complaint"),
+    ("requested", "complaint"),
     [("nobody", "no model 'nobody'.*p/m"), ("m@9", r"steps \[0, 1, 2\]"), ("m@last", "'last'"), ("*", "no model"), ("../p/models/m", "no model")],
 )
-def test_a_missing_checkpoint(run_folder, asked, complaint):
+def test_a_missing_checkpoint(run_folder, requested, complaint):
     with pytest.raises(FileNotFoundError, match=complaint):
-        find_checkpoint(asked, run_folder[0])
+        find_checkpoint(requested, run_folder[0])
 
 
 def test_checkpoint_names(run_folder):

@@ -153,10 +153,10 @@ def test_required_tool_calls(name):
             seen.add(call.function.name)
     assert seen == {'go "there"', "stop"}
     named = {"type": "function", "function": {"name": 'go "there"'}}
-    for asked in ({"tool_choice": named}, {"tool_choice": "required", "parallel_tool_calls": False}):
-        for choice in answers(sampler, n=6, tools=[STOP, GO], **asked):
+    for request in ({"tool_choice": named}, {"tool_choice": "required", "parallel_tool_calls": False}):
+        for choice in answers(sampler, n=6, tools=[STOP, GO], **request):
             assert len(choice.message.tool_calls) == 1
-            assert asked["tool_choice"] == "required" or choice.message.tool_calls[0].function.name == 'go "there"'
+            assert request["tool_choice"] == "required" or choice.message.tool_calls[0].function.name == 'go "there"'
 
 
 def test_tools_with_a_schema_give_a_call_or_json(tokenizer):
@@ -185,8 +185,8 @@ def test_constraints_change_neither_logprobs_nor_the_rest_of_the_batch(policy, s
     free = {"messages": [user("8 8")], "max_tokens": 12, "temperature": 0}
 
     async def main():
-        asked = {"messages": [user("2 4")], "max_tokens": 40, "n": 3, "logprobs": True, "top_logprobs": 2}
-        ruled = sampler.create(**asked, response_format=json_schema({"enum": ["left", "right"]}))
+        request = {"messages": [user("2 4")], "max_tokens": 40, "n": 3, "logprobs": True, "top_logprobs": 2}
+        ruled = sampler.create(**request, response_format=json_schema({"enum": ["left", "right"]}))
         return await asyncio.gather(ruled, sampler.create(**free), sampler.create(**free, response_format={"type": "json_object"}))
 
     ruled, alone, greedy = asyncio.run(main())
@@ -203,10 +203,10 @@ def test_openai_parse_method(sampler):
         far: bool
 
     async def main():
-        asked = {"model": "agent", "messages": [user("a")], "max_tokens": 300}
+        request = {"model": "agent", "messages": [user("a")], "max_tokens": 300}
         client = client_of(sampler)
-        parsed = await client.chat.completions.parse(**asked, response_format=Move)
-        streamed = await read_by_openai(client, **asked, response_format=json_schema(Move.model_json_schema()))
+        parsed = await client.chat.completions.parse(**request, response_format=Move)
+        streamed = await read_by_openai(client, **request, response_format=json_schema(Move.model_json_schema()))
         return parsed.choices[0].message.parsed, Move.model_validate_json(streamed.choices[0].message.content)
 
     parsed, streamed = asyncio.run(main())
@@ -216,13 +216,13 @@ def test_openai_parse_method(sampler):
 def test_parallel_tool_calls_false_stops_after_one_call(tokenizer):
     call = '<tool_call>{"name": "move", "arguments": {"direction": "left"}}</tool_call>'
     two, one_more = ([*characters(tokenizer, text), 2] for text in (f"so {call}{call} and", f"so {call} x"))
-    asked = {"tools": [MOVE_TOOL], "parallel_tool_calls": False}
+    request = {"tools": [MOVE_TOOL], "parallel_tool_calls": False}
     for script in (two, one_more):
-        choice = one(scripted(tokenizer, script), [user("a")], **asked)
+        choice = one(scripted(tokenizer, script), [user("a")], **request)
         assert len(choice.message.tool_calls) == 1 and choice.message.content == "so"
         assert choice.finish_reason == "tool_calls" and "".join(choice.token_texts) == f"so {call}"
     result = {"role": "tool", "tool_call_id": "x", "content": "2 4"}
-    check_continues(converse(scripted(tokenizer, one_more, one_more), ["a", result], **asked))
+    check_continues(converse(scripted(tokenizer, one_more, one_more), ["a", result], **request))
     assert len(one(scripted(tokenizer, two), [user("a")], tools=[MOVE_TOOL]).message.tool_calls) == 2
 
 

@@ -15,11 +15,11 @@ from test_sampler import characters, check_greedy, checkpoints, policy, sampler,
 from art_nb.inference.chat import IGNORED, RequestError, parse_options
 from art_nb.inference.client import InProcessClient
 
-ENDLESS = {"model": "m", "messages": [user("2 4")], "max_tokens": 480, "stop": ["never said"], "temperature": 50}
+ENDLESS = {"model": "m", "messages": [user("2 4")], "max_tokens": 480, "stop": ["never sampled"], "temperature": 50}
 SHORT = 1e-3  # seconds, too short for this many tokens
 
 
-class Asked:
+class RequestCounter:
     """A sampler's `create` that counts its calls."""
 
     def __init__(self, sampler):
@@ -31,11 +31,11 @@ class Asked:
 
 
 def clients(sampler):
-    asked = Asked(sampler)
-    return asked, InProcessClient(asked, lambda: ["m"])
+    counter = RequestCounter(sampler)
+    return counter, InProcessClient(counter, lambda: ["m"])
 
 
-def said(client, **parameters) -> ChatCompletion:
+def complete(client, **parameters) -> ChatCompletion:
     return asyncio.run(client.chat.completions.create(**{"model": "m", "messages": [user("2 4")], **parameters}))
 
 
@@ -48,15 +48,15 @@ def assert_free(sampler):
 
 @pytest.fixture(scope="module")
 def silent_server():
-    """A server that takes requests and never answers; `.asked` counts them."""
+    """A server that takes requests and never answers; `.received` counts them."""
 
     class Silent(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
-            self.server.asked += 1
+            self.server.received += 1
             self.server.over.wait()
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Silent)
-    server.asked, server.over = 0, threading.Event()
+    server.received, server.over = 0, threading.Event()
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server
     server.over.set()
@@ -68,15 +68,15 @@ def silent_server():
 @pytest.mark.parametrize("timeout", [0.2, httpx.Timeout(60, read=0.2)], ids=["number", "httpx"])
 def test_a_timeout_equals_that_of_openais_client_over_http(sampler, silent_server, timeout, retries):
     """The same error after the same number of requests."""
-    before, url = silent_server.asked, f"http://127.0.0.1:{silent_server.server_port}"
+    before, url = silent_server.received, f"http://127.0.0.1:{silent_server.server_port}"
     with openai.OpenAI(api_key="x", base_url=url, timeout=timeout, max_retries=retries) as client:
         with pytest.raises(openai.APITimeoutError) as over_http:
             client.chat.completions.create(model="m", messages=[user("2 4")])
-    asked, client = clients(sampler)
+    counter, client = clients(sampler)
     with pytest.raises(openai.APITimeoutError) as in_process:
         short = SHORT if timeout == 0.2 else httpx.Timeout(60, read=SHORT)
-        said(client.with_options(timeout=short, max_retries=retries), **ENDLESS)
-    assert asked.times == silent_server.asked - before == retries + 1
+        complete(client.with_options(timeout=short, max_retries=retries), **ENDLESS)
+    assert counter.times == silent_server.received - before == retries + 1
     assert type(in_process.value) is type(over_http.value) and str(in_process.value) == str(over_http.value)
 
 
@@ -101,7 +101,7 @@ def test_a_timeout_frees_the_slot_and_leaves_other_requests_unchanged(policy, sa
     assert type(failed) is openai.APITimeoutError
     for answer in answers:
         check_greedy(policy, answer.choices[0])
-    said(client, max_tokens=1)
+    complete(client, max_tokens=1)
     assert_free(sampler)
     blocking = client.blocking()
     assert blocking.max_retries == 0
@@ -115,7 +115,7 @@ def test_the_timeout_of_a_request_overrides_that_of_the_client(sampler):
     assert client.timeout is None and client.max_retries == openai.DEFAULT_MAX_RETRIES
     hasty = client.with_options(timeout=SHORT, max_retries=0)
     for timeout in (None, 600, httpx.Timeout(600, connect=SHORT)):
-        assert said(hasty, max_tokens=60, temperature=50, timeout=timeout).choices[0].finish_reason in ("length", "stop")
+        assert complete(hasty, max_tokens=60, temperature=50, timeout=timeout).choices[0].finish_reason in ("length", "stop")
     assert client.timeout is None and client.max_retries == openai.DEFAULT_MAX_RETRIES
 
 
@@ -167,10 +167,10 @@ def test_the_timeout_of_a_stream_applies_between_chunks(policy, sampler, blockin
 
 @pytest.mark.parametrize("bad", [-1, "3", True, float("nan"), (1, 2)], ids=str)
 def test_a_bad_timeout_is_refused(sampler, bad):
-    asked, client = clients(sampler)
+    counter, client = clients(sampler)
     with pytest.raises(RequestError, match="timeout is .* expected seconds"):
-        said(client, timeout=bad)
-    assert asked.times == 0
+        complete(client, timeout=bad)
+    assert counter.times == 0
 
 
 def test_with_options_ignores_accounts_and_refuses_other_servers(sampler):
@@ -188,7 +188,7 @@ def test_with_options_ignores_accounts_and_refuses_other_servers(sampler):
 
 def test_n_answers(sampler):
     _, client = clients(sampler)
-    answer = said(client, n=5, max_tokens=6, temperature=50, stop=["never said"], logprobs=True)
+    answer = complete(client, n=5, max_tokens=6, temperature=50, stop=["never sampled"], logprobs=True)
     assert ChatCompletion.model_validate(answer.model_dump()) == answer
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3, 4]
     assert len({tuple(choice.token_ids) for choice in answer.choices}) == 5
@@ -198,7 +198,7 @@ def test_n_answers(sampler):
 
 def test_the_same_seed_and_parameters_give_the_same_answers_in_every_client(sampler):
     _, client = clients(sampler)
-    ask = {"n": 2, "max_tokens": 8, "temperature": 5, "stop": ["never said"]}
+    ask = {"n": 2, "max_tokens": 8, "temperature": 5, "stop": ["never sampled"]}
 
     def tokens(client, **more):
         create = client.chat.completions.create(model="m", messages=[user("2 4")], **ask, **more)
@@ -215,7 +215,7 @@ def test_the_same_seed_and_parameters_give_the_same_answers_in_every_client(samp
 def test_stop(tokenizer, stop):
     script = [*characters(tokenizer, "left right"), 2]
     _, client = clients(scripted(tokenizer, script))
-    (choice,) = said(client, stop=stop, temperature=0).choices
+    (choice,) = complete(client, stop=stop, temperature=0).choices
     assert (choice.message.content, choice.finish_reason) == ("lef", "stop")
 
 
@@ -225,31 +225,31 @@ def test_token_bytes_concatenate_to_the_text(tokenizer):
     script = [*tokenizer.encode(text, add_special_tokens=False), 2]
     for stream in (False, True):
         _, client = clients(scripted(tokenizer, script))
-        asked = {"messages": [user("a")], "temperature": 0, "logprobs": True, "top_logprobs": 2}
+        request = {"messages": [user("a")], "temperature": 0, "logprobs": True, "top_logprobs": 2}
         if stream:
-            tokens = asyncio.run(streamed(client, **asked))
+            tokens = asyncio.run(streamed(client, **request))
         else:
-            tokens = said(client, **asked).choices[0].logprobs.content
+            tokens = complete(client, **request).choices[0].logprobs.content
         assert all(type(token) is ChatCompletionTokenLogprob and len(token.top_logprobs) == 2 for token in tokens)
         assert b"".join(bytes(token.bytes) for token in tokens).decode() == text + "<|im_end|>"
         assert all(token.top_logprobs[0].bytes == token.bytes for token in tokens)  # greedy
         assert any(token.token == "\ufffd" and token.bytes != list("\ufffd".encode()) for token in tokens)
 
 
-async def streamed(client, **asked):
-    stream = await client.chat.completions.create(model="m", stream=True, **asked)
+async def streamed(client, **request):
+    stream = await client.chat.completions.create(model="m", stream=True, **request)
     return [token for chunk in [c async for c in stream] if chunk.choices[0].logprobs for token in chunk.choices[0].logprobs.content]
 
 
 def test_extra_body_overrides_parameters(sampler):
     """As openai merges them."""
     _, client = clients(sampler)
-    assert len(said(client, max_tokens=9, extra_body={"max_tokens": 2}, stop=["never said"]).choices[0].token_ids) == 2
+    assert len(complete(client, max_tokens=9, extra_body={"max_tokens": 2}, stop=["never sampled"]).choices[0].token_ids) == 2
     with pytest.raises(openai.LengthFinishReasonError) as cut:  # raised by openai when it cannot parse
         asyncio.run(client.chat.completions.parse(model="m", messages=[user("2")], extra_body={"max_tokens": 2}))
     assert len(cut.value.completion.choices[0].token_ids) == 2
     with pytest.raises(RequestError, match="top_k: unknown here"):
-        said(client, extra_body={"top_k": 1})
+        complete(client, extra_body={"top_k": 1})
 
 
 @pytest.mark.parametrize("refused", ["logit_bias", "modalities", "audio", "prediction", "reasoning_effort", "verbosity", "functions", "web_search_options"])
@@ -257,7 +257,7 @@ def test_unsupported_parameters_are_refused_by_name(sampler, refused):
     values = {"logit_bias": {"5": 1}, "modalities": ["audio"], "functions": [{"name": "f"}]}
     _, client = clients(sampler)
     with pytest.raises(openai.BadRequestError, match=f"{refused}: unknown here"):
-        said(client, **{refused: values.get(refused, {"type": "x"})})
+        complete(client, **{refused: values.get(refused, {"type": "x"})})
 
 
 def test_every_parameter_of_openais_method_is_supported_or_refused(sampler):

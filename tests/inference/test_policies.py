@@ -453,7 +453,7 @@ def sampled(policy, prompt, ids, logprobs=None):
     return choice
 
 
-def said(policy, reward, *choices):
+def trajectory_by(policy, reward, *choices):
     choices = choices or (sampled(policy, [5, 6], [7, 8]),)
     return art.Trajectory(messages_and_choices=[x for c in choices for x in (user("?"), c)], reward=reward)
 
@@ -464,8 +464,8 @@ def build(*groups, policy="m@2", **config):
 
 
 def test_other_models_trajectories_do_not_affect_advantages():
-    mine = [said("m@2", 1.0), said("m@1", 0.0)]
-    strangers = [said("base", 7.0), said("other@2", -3.0), said("n", 2.0)]
+    mine = [trajectory_by("m@2", 1.0), trajectory_by("m@1", 0.0)]
+    strangers = [trajectory_by("base", 7.0), trajectory_by("other@2", -3.0), trajectory_by("n", 2.0)]
     for scale in ("group", "batch", "none"):
         alone, counts = build(mine, scale_rewards=scale)
         assert counts == {"groups": 1, "groups_without_signal": 0}
@@ -478,7 +478,7 @@ def test_other_models_trajectories_do_not_affect_advantages():
 
 def test_turn_rewards_with_other_models_turns():
     def rewarded(policy, reward):
-        trajectory = said(policy, 0.0)
+        trajectory = trajectory_by(policy, 0.0)
         trajectory.turn_rewards = reward
         return trajectory
 
@@ -490,21 +490,21 @@ def test_turn_rewards_with_other_models_turns():
 def test_other_models_turns_in_a_trajectory_are_context_only():
     own, other = sampled("m@2", [5, 6], [7, 8]), sampled("base", [5, 6, 7, 8, 9], [10, 11])
     last = sampled("m@2", [5, 6, 7, 8, 9, 10, 11, 12], [13])
-    [sequence, _], counts = build([said("m@2", 1.0, own, other, last), said("m@2", 0.0)])
+    [sequence, _], counts = build([trajectory_by("m@2", 1.0, own, other, last), trajectory_by("m@2", 0.0)])
     assert sequence.ids == [5, 6, 7, 8, 9, 10, 11, 12, 13] and "trajectories_of_others" not in counts
     assert [i for i, t in zip(sequence.ids, sequence.trained, strict=True) if t] == [7, 8, 13]
 
 
 def test_other_policies_are_trained_on_if_requested():
-    sequences, counts = build([said("m@2", 1.0), said("base", 0.0)], other_policies=True)
+    sequences, counts = build([trajectory_by("m@2", 1.0), trajectory_by("base", 0.0)], other_policies=True)
     assert [any(s.off_policy) for s in sequences] == [False, True] and len(counts) == 2
     assert sequences[1].advantages[-1] < 0
 
 
 def test_a_batch_of_other_models_trajectories_raises():
     with pytest.raises(ValueError, match=r"nothing to train m@2 on: all 2 trajectories were sampled by base, n\. .*other_pol"):
-        build([said("base", 1.0)], [said("n", 0.0)])
-    sequences, counts = build([said("m@2", 1.0), said("m@2", 0.0)], [said("n", 0.0)])
+        build([trajectory_by("base", 1.0)], [trajectory_by("n", 0.0)])
+    sequences, counts = build([trajectory_by("m@2", 1.0), trajectory_by("m@2", 0.0)], [trajectory_by("n", 0.0)])
     assert len(sequences) == 2 and counts["groups_without_signal"] == 1
 
 
@@ -512,7 +512,7 @@ def test_choices_without_a_policy_count_as_the_models_own():
     unknown = sampled("", [5, 6], [7])
     named = sampled("m@9", [5, 6], [7])
     for choices, policy in [((unknown,), "m@2"), ((named,), None)]:
-        sequences, _ = build([said("", 1.0, *choices), said("", 0.0)], policy=policy)
+        sequences, _ = build([trajectory_by("", 1.0, *choices), trajectory_by("", 0.0)], policy=policy)
         assert not any(sequences[0].off_policy) and len(sequences) == 2
 
 
@@ -568,7 +568,7 @@ def test_the_gradient_of_older_samples_equals_trls_with_the_samplers_logprobs(ba
 
     names = ["m@2", "m@2", "m@1", "m@0"]
     trajectories = [
-        said(name, reward, sampled(name, prompt, completion, logprobs or [math.nan] * 4))
+        trajectory_by(name, reward, sampled(name, prompt, completion, logprobs or [math.nan] * 4))
         for name, (prompt, completion, reward), logprobs in zip(names, rows, old, strict=True)
     ]
     config = TrainConfig(learning_rate=1.0, scale_rewards="none")

@@ -248,11 +248,11 @@ def test_a_shared_prefix_is_computed_once(policy, sampler):
 
 def count_computed(sampler):
     """Return a list to which every further forward appends its number of tokens."""
-    sampler.model = Counted(sampler.model, [])
+    sampler.model = CountedForwards(sampler.model, [])
     return sampler.model.sizes
 
 
-class Counted:
+class CountedForwards:
     def __init__(self, model, sizes):
         self.model, self.sizes, self.config, self.device = model, sizes, model.config, model.device
 
@@ -378,7 +378,7 @@ def test_sample_tokens_never_returns_a_token_of_probability_0():
 # Text: a model with scripted answers
 
 
-class Scripted:
+class ScriptedLogits:
     """A model that gives the n-th script, a list of token ids, as its n-th answer."""
 
     def __init__(self, vocabulary, scripts):
@@ -405,7 +405,7 @@ class Scripted:
 def scripted(tokenizer, *scripts):
     """A sampler whose model gives these answers in order: texts, or lists of token ids."""
     scripts = [tokenizer.encode(s, add_special_tokens=False) if isinstance(s, str) else s for s in scripts]
-    return Sampler(Scripted(len(tokenizer), scripts), tokenizer, slots=4)
+    return Sampler(ScriptedLogits(len(tokenizer), scripts), tokenizer, slots=4)
 
 
 def converse(sampler, questions, **parameters):
@@ -621,7 +621,7 @@ def breaking(sampler, error, after):
     """Make the model raise `error` once, after `after` forwards."""
     model, calls = sampler.model, []
 
-    class Breaking(Counted):
+    class Breaking(CountedForwards):
         def __call__(self, **options):
             calls.append(1)
             if len(calls) == after + 1:

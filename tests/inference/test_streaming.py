@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from scripted_generation import ScriptedGeneration
-from test_sampler import Counted, characters, checkpoints, policy, sampler, scripted, tokenizer, user  # noqa: F401
+from test_sampler import CountedForwards, characters, checkpoints, policy, sampler, scripted, tokenizer, user  # noqa: F401
 
 import art_nb as art
 from art_nb.inference.chat import SAMPLING_FIELDS, RequestError, parse_options
@@ -67,9 +67,9 @@ ANSWERS = {
 def test_chunks_add_up_to_the_whole_answer(tokenizer, answer, options):
     script = [*characters(tokenizer, ANSWERS[answer]), *([] if answer == "half a character" else [2])]
     limit = {"max_tokens": len(script) - (answer == "half a character")}
-    asked = {"temperature": 0, "messages": [user("a")], **limit, **options}
-    expected = asyncio.run(whole(client_of(scripted(tokenizer, script)), **asked))
-    given = asyncio.run(read_by_openai(client_of(scripted(tokenizer, script)), stream_options={"include_usage": True}, **asked))
+    request = {"temperature": 0, "messages": [user("a")], **limit, **options}
+    expected = asyncio.run(whole(client_of(scripted(tokenizer, script)), **request))
+    given = asyncio.run(read_by_openai(client_of(scripted(tokenizer, script)), stream_options={"include_usage": True}, **request))
     fields = {"id", "model", "usage"}
     assert given.model_dump(include=fields) == expected.model_dump(include=fields)
     for name in ("content", "role"):
@@ -137,9 +137,9 @@ def test_min_interval_delays_all_text_but_the_first_and_the_end(tokenizer):
 
 def test_several_answers_are_streamed_side_by_side(policy, sampler):
     async def main():
-        asked = {"messages": [user("2 4")], "n": 3, "max_tokens": 6, "seed": 3, "logprobs": True}
-        expected = await whole(client_of(sampler), **asked)
-        return expected, await read_by_openai(client_of(sampler), **asked)
+        request = {"messages": [user("2 4")], "n": 3, "max_tokens": 6, "seed": 3, "logprobs": True}
+        expected = await whole(client_of(sampler), **request)
+        return expected, await read_by_openai(client_of(sampler), **request)
 
     expected, given = asyncio.run(main())
     for one, other in zip(expected.choices, given.choices, strict=True):
@@ -165,7 +165,7 @@ def test_text_comes_as_it_is_sampled(tokenizer):
 
 def test_closing_a_stream_stops_the_sampling(policy, sampler):
     forwards = []
-    sampler.model = Counted(sampler.model, forwards)
+    sampler.model = CountedForwards(sampler.model, forwards)
 
     async def main(give_up):
         client = client_of(sampler)
@@ -198,11 +198,11 @@ def test_closing_a_stream_stops_the_sampling(policy, sampler):
 
 
 def test_a_failed_forward_raises_in_the_stream(sampler):
-    class Broken(Counted):
+    class BrokenForwards(CountedForwards):
         def __call__(self, **options):
             raise RuntimeError("out of memory")
 
-    sampler.model = Broken(sampler.model, [])
+    sampler.model = BrokenForwards(sampler.model, [])
     with pytest.raises(RuntimeError, match="out of memory"):
         asyncio.run(heard(client_of(sampler)))
 
@@ -215,15 +215,15 @@ def test_a_streamed_answer_is_recorded_like_a_whole_one(policy):
             messages = []
             for question in ("2 4", "8 8"):
                 messages.append(user(question))
-                asked = {"model": "agent", "messages": messages, "max_tokens": 5}
+                request = {"model": "agent", "messages": messages, "max_tokens": 5}
                 if stream:
                     said = ""
-                    async for chunk in await client.chat.completions.create(**asked, stream=True):
+                    async for chunk in await client.chat.completions.create(**request, stream=True):
                         said += chunk.choices[0].delta.content or ""
                         if chunk.choices[0].finish_reason:
                             break  # many clients stop here
                 else:
-                    said = (await client.chat.completions.create(**asked)).choices[0].message.content
+                    said = (await client.chat.completions.create(**request)).choices[0].message.content
                 messages.append({"role": "assistant", "content": said})
 
         return asyncio.run(art.capture_auto_trajectory(talk()))
@@ -291,7 +291,7 @@ def test_the_blocking_client_gives_the_same_answers(sampler):
 
 def test_threads_are_decoded_in_one_batch(sampler):
     forwards = []
-    sampler.model = Counted(sampler.model, forwards)
+    sampler.model = CountedForwards(sampler.model, forwards)
 
     async def main():
         client = InProcessClient(sampler.create, list, asyncio.get_running_loop()).blocking()

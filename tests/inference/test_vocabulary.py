@@ -77,14 +77,14 @@ def test_incremental_text_decodes_few_tokens_again(tokenizer):
     """The cost of a further token does not grow with the answer."""
     vocabulary, lengths = Vocabulary(tokenizer), []
     whole = [i for i in range(len(tokenizer)) if "\ufffd" not in tokenizer.decode([i]) and i not in vocabulary.byte_tokens]
-    vocabulary._backend = Counted(vocabulary._backend, lengths)
+    vocabulary._backend = CountedDecodes(vocabulary._backend, lengths)
     text, tokens = IncrementalText(vocabulary), random.Random(2).choices(whole, k=300)
     for end in range(1, len(tokens) + 1):
         text.of(tokens, end)
     assert max(lengths) < 20 and sum(lengths) < 15 * len(tokens)
 
 
-class Counted:
+class CountedDecodes:
     def __init__(self, backend, lengths):
         self.backend, self.lengths = backend, lengths
 

@@ -141,13 +141,13 @@ def test_tokens_seconds_and_costs_by_rollout_in_history_and_view(base, tmp_path)
         model = await registered(base, tmp_path)
 
         async def rollout(i):
-            asked = [{"role": "user", "content": f"say {i}"}]
+            question = [{"role": "user", "content": f"say {i}"}]
             ask = model.openai_client().chat.completions.create
             trajectory = art.Trajectory(reward=i % 2)
-            said = [(await ask(messages=asked, model=model.name, max_tokens=2 + i % 3)).choices[0] for _ in range(2)]
+            said = [(await ask(messages=question, model=model.name, max_tokens=2 + i % 3)).choices[0] for _ in range(2)]
             await search(i)
-            more = [art.trajectories.History(messages_and_choices=[*asked, said[1]])]
-            trajectory.messages_and_choices, trajectory.additional_histories = [*asked, said[0]], more
+            more = [art.trajectories.History(messages_and_choices=[*question, said[1]])]
+            trajectory.messages_and_choices, trajectory.additional_histories = [*question, said[0]], more
             return trajectory.finish() if i == 1 else trajectory
 
         with model.metrics_builder("train").activate_context():

@@ -14,10 +14,10 @@ class RecordingBackend:
     """Counts steps and records its calls."""
 
     def __init__(self, path):
-        self.path, self.step, self.asked = path, 0, []
+        self.path, self.step, self.received = path, 0, []
 
     async def register(self, model):
-        self.asked.append("register")
+        self.received.append("register")
 
     async def _prepare_backend_for_training(self, model, config=None):
         return None, None
@@ -36,11 +36,11 @@ class RecordingBackend:
 
     async def train(self, model, trajectory_groups, *, config=None, **options):
         self.step += 1
-        self.asked.append((config, options))
+        self.received.append((config, options))
         return LocalTrainResult(self.step, {"loss": 0.5})
 
     async def _delete_checkpoint_files(self, model, steps_to_keep):
-        self.asked.append(steps_to_keep)
+        self.received.append(steps_to_keep)
 
 
 @pytest.fixture
@@ -195,13 +195,13 @@ def test_before_register(tmp_path):
 
 
 def test_a_failed_register_leaves_the_model_unregistered(tmp_path):
-    class Broken(RecordingBackend):
+    class BrokenBackend(RecordingBackend):
         async def register(self, model):
             raise OSError("disk full")
 
     model = art.Model(name="a", project="p")
     with pytest.raises(OSError):
-        asyncio.run(model.register(Broken(tmp_path)))
+        asyncio.run(model.register(BrokenBackend(tmp_path)))
     with pytest.raises(ValueError, match="no backend"):
         model.backend()
 
@@ -214,11 +214,11 @@ def test_registered(model, backend):
 
 def test_train_passes_config_and_groups_to_the_backend(model, backend):
     result = asyncio.run(model.train(groups(), art.TrainConfig(learning_rate=1e-3), _config={"epsilon": 0.1}))
-    config = backend.asked[-1][0]
+    config = backend.received[-1][0]
     assert result.step == 1 and result.metrics == {"loss": 0.5}
     assert config.learning_rate == 1e-3 and config.grpo == {"epsilon": 0.1}
     asyncio.run(model.train(groups()))
-    assert "learning_rate" not in backend.asked[-1][0].model_fields_set
+    assert "learning_rate" not in backend.received[-1][0].model_fields_set
 
 
 def test_delete_checkpoints_keeps_the_best_and_the_latest(model, backend):
@@ -228,15 +228,15 @@ def test_delete_checkpoints_keeps_the_best_and_the_latest(model, backend):
     log(model, [trajectory(9.0)], split="train", step=1)
     log(model, [trajectory(math.nan)], step=5)
     asyncio.run(model.delete_checkpoints())
-    assert backend.asked[-1] == [4, 5]
+    assert backend.received[-1] == [4, 5]
     asyncio.run(model.delete_checkpoints("train/reward"))
-    assert backend.asked[-1] == [1, 5]
+    assert backend.received[-1] == [1, 5]
 
 
 def test_delete_checkpoints_without_a_best_step_warns(model, backend):
     with pytest.warns(UserWarning, match="'val/reward' was never logged"):
         asyncio.run(model.delete_checkpoints())
-    assert backend.asked[-1] == [0]
+    assert backend.received[-1] == [0]
     with pytest.raises(ValueError, match='"val/reward"'):
         asyncio.run(model.delete_checkpoints("reward"))
 

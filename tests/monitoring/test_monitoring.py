@@ -62,7 +62,7 @@ class Service:
         self.mode, self.seen, self.release, self.came = mode, 0, threading.Event(), threading.Event()
         service = self
 
-        class Requests(BaseHTTPRequestHandler):
+        class ServiceHandler(BaseHTTPRequestHandler):
             def do_POST(self):
                 service.seen += 1
                 service.came.set()
@@ -85,7 +85,7 @@ class Service:
             def log_message(self, *_):
                 pass
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), ServiceHandler)
         self.server.daemon_threads = True
         self.server.handle_error = lambda *_: None  # the client closed the connection
         self.url = f"http://127.0.0.1:{self.server.server_port}"

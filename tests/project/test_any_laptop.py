@@ -277,10 +277,10 @@ print(check("has_signal", lambda rewards: len(set(rewards)) > 1), "/", check("ha
 os.chdir(demo.working_folder(Path.cwd()))
 
 async def rollout(model, reward):
-    asked = [{"role": "user", "content": "⊕ ü"}]
+    question = [{"role": "user", "content": "⊕ ü"}]
     answer = await model.openai_client().chat.completions.create(
-        model=model.get_inference_name(), messages=asked, max_tokens=2)
-    return art.Trajectory(messages_and_choices=[*asked, answer.choices[0]], reward=reward)
+        model=model.get_inference_name(), messages=question, max_tokens=2)
+    return art.Trajectory(messages_and_choices=[*question, answer.choices[0]], reward=reward)
 
 async def main():
     from art_nb.local import LocalBackend
@@ -314,9 +314,9 @@ def test_the_course_runs_with_windows_code_page_without_posix_in_a_folder_with_u
     environment = os.environ | told | {"XDG_CACHE_HOME": str(folder / "Zwischenspeicher")}
     (folder / "laptop.py").write_text(LAPTOP.replace("ONLY_POSIX", repr(ONLY_POSIX)), encoding="utf-8")
     run = subprocess.run([sys.executable, "laptop.py"], cwd=folder, env=environment, capture_output=True)
-    said = run.stdout.decode("cp1252")
-    assert run.returncode == 0 and said.endswith("done" + os.linesep), said + run.stderr.decode("utf-8", "replace")[-3000:]
-    assert "? Right. / ? Not attempted yet." in said and "MISSING" not in said
+    output = run.stdout.decode("cp1252")
+    assert run.returncode == 0 and output.endswith("done" + os.linesep), output + run.stderr.decode("utf-8", "replace")[-3000:]
+    assert "? Right. / ? Not attempted yet." in output and "MISSING" not in output
 
 
 def test_a_command_replaces_characters_that_its_pipe_cannot_encode(tmp_path):

@@ -398,6 +398,11 @@ def test_no_import_cycle():
     assert {name: needed - done for name, needed in needs.items() if name not in done} == {}
 
 
+def test_a_class_name_occurs_once():
+    names = [node.name for tree in SYNTAX.values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    assert {name for name in names if names.count(name) > 1} <= {"Game"}  # the public name in two environments
+
+
 CORE = """
 import importlib, sys
 import art_nb as art
@@ -474,8 +479,8 @@ def test_a_use_of_another_modules_underscore_name_is_found(source, found):
 def test_usage_names_every_command():
     run = subprocess.run([sys.executable, "-m", "art_nb"], capture_output=True, text=True)
     assert run.returncode == 2 and all(name in run.stderr for name in ("lab", "demo", "test", "doctor"))
-    asked = subprocess.run([sys.executable, "-m", "art_nb", "--help"], capture_output=True, text=True)
-    assert asked.returncode == 0 and asked.stdout == run.stderr
+    help_run = subprocess.run([sys.executable, "-m", "art_nb", "--help"], capture_output=True, text=True)
+    assert help_run.returncode == 0 and help_run.stdout == run.stderr
 
 
 def test_make_lab_opens_the_first_notebook(tmp_path):

@@ -26,11 +26,11 @@ def replayed_game(trajectory):
 
 
 def replayed_search(trajectory):
-    asked, *said = trajectory.messages()
+    question, *replies = trajectory.messages()
     (scenario,) = [s for s in scenarios("test") if s.id == trajectory.metadata["scenario"]]
-    assert asked["content"] == first_message(scenario)
-    search, results = EmailSearch(course_mailbox(), scenario), [m["content"] for m in said if m["role"] == "tool"]
-    for message in said:
+    assert question["content"] == first_message(scenario)
+    search, results = EmailSearch(course_mailbox(), scenario), [m["content"] for m in replies if m["role"] == "tool"]
+    for message in replies:
         if message["role"] == "assistant" and not message.get("tool_calls"):
             search.call(None, None)
         for call in message.get("tool_calls") or []:

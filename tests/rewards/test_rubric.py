@@ -28,26 +28,26 @@ def sloppy_player(seed, share):
 def rollout(player, seed, limit=None):
     """Play as notebook 02 does: each prompt is one board, each answer a word. Returns the trajectory and the game."""
     game = Game(seed, winning_tile=WIN)
-    said = []
+    conversation = []
     while not game.over and game.moves != limit:
         board = game.board
-        said += [{"role": "user", "content": game.render()}, {"role": "assistant", "content": player(board)}]
-        game.move(said[-1]["content"])
+        conversation += [{"role": "user", "content": game.render()}, {"role": "assistant", "content": player(board)}]
+        game.move(conversation[-1]["content"])
     metadata = {"task": "game_2048", "seed": seed, "winning_tile": WIN}
-    return art.Trajectory(messages_and_choices=said, metadata=metadata, reward=random.Random(seed).random()), game
+    return art.Trajectory(messages_and_choices=conversation, metadata=metadata, reward=random.Random(seed).random()), game
 
 
 def tool_rollout(player, seed):
     """Play as TRL does: the first board from the user, later ones as tool results, then a final answer."""
     environment = Game2048Environment(winning_tile=WIN)
-    said = [{"role": "user", "content": environment.reset(seed=seed)}]
-    while said[-1]["content"] != GAME_OVER:
+    conversation = [{"role": "user", "content": environment.reset(seed=seed)}]
+    while conversation[-1]["content"] != GAME_OVER:
         call = {"name": "move", "arguments": json.dumps({"direction": player(environment.game.board)})}
-        said.append({"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": call}]})
-        said.append({"role": "tool", "tool_call_id": "1", "content": environment.move(**json.loads(call["arguments"]))})
-    said.append({"role": "assistant", "content": "done"})
+        conversation.append({"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": call}]})
+        conversation.append({"role": "tool", "tool_call_id": "1", "content": environment.move(**json.loads(call["arguments"]))})
+    conversation.append({"role": "assistant", "content": "done"})
     metadata = {"task": "game_2048", "winning_tile": WIN}
-    return art.Trajectory(messages_and_choices=said, metadata=metadata), environment.game
+    return art.Trajectory(messages_and_choices=conversation, metadata=metadata), environment.game
 
 
 def players(seed):
@@ -156,7 +156,7 @@ ANSWER = {"role": "assistant", "content": "It is on the table."}
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"),
+    ("conversation", "expected"),
     [
         ([*call("fetch", '{"a": 1}', "ok"), *call("fetch", '{"a": 2}', "ok"), ANSWER], (1, 1, 1, 1)),
         ([*call("fetch", "{}", "ok"), *call("fetch", "{}", "ok"), ANSWER], (1, 0.5, 1, 1)),
@@ -168,8 +168,8 @@ ANSWER = {"role": "assistant", "content": "It is on the table."}
         ([], (1, 1, 0, 0)),
     ],
 )
-def test_criteria_of_an_agent_with_tools(said, expected):
-    trajectory = art.Trajectory(messages_and_choices=said, tools=FETCH, metadata={"task": "tools"})
+def test_criteria_of_an_agent_with_tools(conversation, expected):
+    trajectory = art.Trajectory(messages_and_choices=conversation, tools=FETCH, metadata={"task": "tools"})
     assert tuple(c.measure(trajectory)[0] for c in tools.CRITERIA) == expected
     assert 0 <= scores([trajectory])[0] <= 1
 

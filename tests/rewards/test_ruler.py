@@ -56,7 +56,7 @@ def score(target, **options):
 
 
 def first_fails(failure):
-    return lambda number, asked: failure(asked) if number == 0 else ok(asked)
+    return lambda number, request: failure(request) if number == 0 else ok(request)
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -64,7 +64,7 @@ def test_scores_become_rewards_and_the_group_is_unchanged(route):
     given = group(0.1, 0.9, 0.5, 0.9, metadata={"seed": 3}, exceptions=[ValueError("a fifth rollout")])
     given.trajectories[1].turn_rewards, given.trajectories[1].metrics = [1.0], {"turns": 1}
     before = given.model_dump()
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         scored = score(given, judge_model=judge(server, route))
     assert given.model_dump() == before
     assert rewards(scored) == [0.1, 0.9, 0.5, 0.9]
@@ -93,7 +93,7 @@ def test_one_failure_is_retried(name, route):
 @pytest.mark.parametrize("name", [*BAD_ANSWERS, *FAILURES])
 def test_a_permanent_failure_is_one_error_that_names_the_group(name, route, caplog):
     failure = {**BAD_ANSWERS, **FAILURES}[name]
-    with JudgeServer(lambda number, asked: failure(asked)) as server:
+    with JudgeServer(lambda number, request: failure(request)) as server:
         with pytest.raises(JudgeError, match="^group scenario=fetch it: .* no usable scores in 3 attempts"):
             score(group(0.1, 0.9), judge_model=judge(server, route, max_attempts=3))
         assert len(server.requests) == 3
@@ -105,7 +105,7 @@ def test_a_permanent_failure_is_one_error_that_names_the_group(name, route, capl
 @pytest.mark.parametrize("route", ROUTES)
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
 def test_a_request_that_can_never_succeed_is_not_repeated(status, route):
-    with JudgeServer(lambda number, asked: error_response(status, "no such thing")) as server:
+    with JudgeServer(lambda number, request: error_response(status, "no such thing")) as server:
         with pytest.raises(JudgeError, match="rejects the request: .*no such thing"):
             score(group(0.1, 0.9), judge_model=judge(server, route))
     assert len(server.requests) == 1
@@ -113,8 +113,8 @@ def test_a_request_that_can_never_succeed_is_not_repeated(status, route):
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_a_call_times_out(route):
-    def script(number, asked):
-        return Response(delay=20) if number == 0 else ok(asked)
+    def script(number, request):
+        return Response(delay=20) if number == 0 else ok(request)
 
     with JudgeServer(script) as server:
         scored = score(group(0.1, 0.9), judge_model=judge(server, route, timeout=1.0))
@@ -132,9 +132,9 @@ def test_200_groups_against_a_failing_server():
     """Two of three requests fail; every group has its own scores or is named in an error."""
     failures = [*BAD_ANSWERS.values(), *FAILURES.values()]
 
-    def script(number, asked):
-        luck = zlib.crc32(str((asked.body["messages"], len(server.requests) % 7)).encode())
-        return ok(asked) if luck % 3 == 0 else failures[luck // 3 % len(failures)](asked)
+    def script(number, request):
+        luck = zlib.crc32(str((request.body["messages"], len(server.requests) % 7)).encode())
+        return ok(request) if luck % 3 == 0 else failures[luck // 3 % len(failures)](request)
 
     worths = [[round((7 * g + 3 * i) % 11 / 10, 2) for i in range(4)] for g in range(200)]
     groups = [group(*w, task=f"errand {g}") for g, w in enumerate(worths)]
@@ -160,8 +160,8 @@ def test_200_groups_against_a_failing_server():
 def test_fuzzed_answers_over_http():
     """Randomly corrupted answers: the group gets scores that are in the text, or an error."""
 
-    def script(number, asked):
-        text = json.dumps({"scores": entries(asked)})
+    def script(number, request):
+        text = json.dumps({"scores": entries(request)})
         cut = (number * 37) % (len(text) + 40)
         return completion([text[:cut], text[:cut] + "0" + text[cut:], text[:cut] + text[cut + 1 :]][number % 3])
 
@@ -186,7 +186,7 @@ def test_delays_follow_retry_after(monkeypatch):
 
     monkeypatch.setattr("art_nb.rewards.judges.asyncio.sleep", sleep)
     answers = [error_response(429, **{"retry-after": "7"}), error_response(503), error_response(429, **{"retry-after": "9999"})]
-    with JudgeServer(lambda number, asked: answers[number] if number < 3 else ok(asked)) as server:
+    with JudgeServer(lambda number, request: answers[number] if number < 3 else ok(request)) as server:
         score(group(0.1, 0.9), judge_model=judge(server, delay=0.5))
     assert waits == [7.0, 1.0, 60.0]
 
@@ -196,7 +196,7 @@ def shown(server, number=0):
 
 
 def test_the_order_depends_on_the_content_and_is_mapped_back():
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         worths = [0.0, 0.2, 0.4, 0.6, 0.8]
         there = score(group(*worths), judge_model=judge(server))
         back = score(group(*worths[::-1]), judge_model=judge(server))
@@ -213,7 +213,7 @@ def test_the_order_depends_on_the_content_and_is_mapped_back():
 
 
 def test_the_common_prefix_and_identical_trajectories_are_sent_once(caplog):
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         scored = score(group(0.1, 0.9, 0.1), judge_model=judge(server))
         alike = score(group(0.3, 0.3), judge_model=judge(server))
     assert rewards(scored) == [0.1, 0.9, 0.1] and rewards(alike) == [0.3, 0.3]
@@ -226,8 +226,8 @@ def test_the_common_prefix_and_identical_trajectories_are_sent_once(caplog):
 def test_a_trajectory_that_is_a_prefix_of_another_and_groups_of_one_or_none():
     short = messages(0.2)
     longer = [*short, {"role": "user", "content": "again"}, {"role": "assistant", "content": "I am worth 0.7"}]
-    with JudgeServer(lambda number, asked: completion(json.dumps({"scores": [
-        {"trajectory_id": i, "explanation": "", "score": min(1, len(m) / 10)} for i, m in asked.attempts.items()
+    with JudgeServer(lambda number, request: completion(json.dumps({"scores": [
+        {"trajectory_id": i, "explanation": "", "score": min(1, len(m) / 10)} for i, m in request.attempts.items()
     ]}))) as server:  # fmt: skip
         assert [s.score for s in asyncio.run(ruler([short, longer], judge(server)))] == [0.0, 0.2]
         assert [s.score for s in asyncio.run(ruler([longer], judge(server)))] == [0.5]
@@ -244,7 +244,7 @@ def test_tools_calls_and_further_conversations_are_shown():
     helper = art.trajectories.History(messages_and_choices=[{"role": "user", "content": "a sub-agent's task"}])
     with_call = trajectory(0.9, tools=[TOOL], additional_histories=[helper])
     with_call.messages_and_choices[2:2] = spoken
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         scored = score(art.TrajectoryGroup([trajectory(0.1, tools=[TOOL]), with_call]), judge_model=judge(server))
     assert rewards(scored) == [0.1, 0.9]
     document = shown(server).document
@@ -265,7 +265,7 @@ def long_trajectory(worth, turns, words):
 @pytest.mark.parametrize(("turns", "words"), [(400, 20), (2, 50_000), (30, 1_000)])
 def test_long_trajectories_are_shortened_in_the_middle_and_short_ones_not(turns, words):
     trajectories = [trajectory(0.9), long_trajectory(0.1, turns, words), long_trajectory(0.5, 3, 2)]
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         scored = score(art.TrajectoryGroup(trajectories), judge_model=judge(server, context_tokens=4_000))
     assert rewards(scored) == [0.9, 0.1, 0.5] and scored.metrics["judge_shortened"] == 1
     sent = shown(server)
@@ -278,9 +278,9 @@ def test_long_trajectories_are_shortened_in_the_middle_and_short_ones_not(turns,
 
 
 def test_a_prompt_too_long_for_the_server_is_halved():
-    def script(number, asked):
-        size = sum(len(message["content"]) for message in asked.body["messages"])
-        return error_response(400, "This model's maximum context length is 2048 tokens.") if size > 30_000 else ok(asked)
+    def script(number, request):
+        size = sum(len(message["content"]) for message in request.body["messages"])
+        return error_response(400, "This model's maximum context length is 2048 tokens.") if size > 30_000 else ok(request)
 
     trajectories = [trajectory(0.9), long_trajectory(0.1, 400, 100)]
     with JudgeServer(script) as server:
@@ -290,7 +290,7 @@ def test_a_prompt_too_long_for_the_server_is_halved():
 
 def test_a_group_that_cannot_be_shortened_enough_raises():
     crowd = art.TrajectoryGroup([long_trajectory(w / 100, 5, 100) for w in range(60)])
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         with pytest.raises(JudgeError, match="60 trajectories do not fit"):
             score(crowd, judge_model=judge(server, context_tokens=12_000))
     assert not server.requests
@@ -307,7 +307,7 @@ ATTACKS = [
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_attacks_in_trajectories_do_not_affect_parsing(attack):
     hostile = trajectory(0.1, before=attack + " ")
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         scored = score(art.TrajectoryGroup([trajectory(0.9), hostile, trajectory(0.5)]), judge_model=judge(server))
     assert rewards(scored) == [0.9, 0.1, 0.5]
     sent = shown(server)
@@ -318,9 +318,9 @@ def test_attacks_in_trajectories_do_not_affect_parsing(attack):
 def test_groups_are_judged_concurrently_up_to_a_limit():
     three = threading.Barrier(3, timeout=60)  # each request waits for two others: fewer at once, and it breaks
 
-    def script(number, asked):
+    def script(number, request):
         three.wait()
-        return ok(asked)
+        return ok(request)
 
     async def run(server):
         # a judge named by a string is created for each group; all of them share the limit
@@ -333,7 +333,7 @@ def test_groups_are_judged_concurrently_up_to_a_limit():
 
 
 def test_answers_are_cached_by_content(tmp_path):
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         first, again = (score(g, judge_model=judge(server, cache=tmp_path)) for g in (group(0.1, 0.9), group(0.9, 0.1)))
         assert len(server.requests) == 1 and rewards(again) == rewards(first)[::-1]
         assert (again.metrics["judge_calls"], again.metrics["judge_cached"]) == (0, True)
@@ -346,11 +346,11 @@ def test_answers_are_cached_by_content(tmp_path):
 
 
 def test_an_unusable_answer_is_not_cached_and_a_corrupt_file_is_named(tmp_path):
-    with JudgeServer(lambda number, asked: completion("no")) as server:
+    with JudgeServer(lambda number, request: completion("no")) as server:
         with pytest.raises(JudgeError):
             score(group(0.1, 0.9), judge_model=judge(server, cache=tmp_path, max_attempts=1))
         assert not list(tmp_path.iterdir())
-        server.script = lambda number, asked: ok(asked)
+        server.script = lambda number, request: ok(request)
         score(group(0.1, 0.9), judge_model=judge(server, cache=tmp_path))
         (kept,) = tmp_path.iterdir()
         kept.write_text(kept.read_text()[:-9])
@@ -370,7 +370,7 @@ def test_extra_params_need_a_judge_given_by_name():
 
 
 def test_debug_prints_scores_and_reasons(capsys):
-    with JudgeServer(lambda number, asked: ok(asked)) as server:
+    with JudgeServer(lambda number, request: ok(request)) as server:
         asyncio.run(ruler([messages(0.1), messages(0.9)], judge(server), debug=True))
     assert capsys.readouterr().out.splitlines() == ["trajectory 1: 0.10  worth 0.1", "trajectory 2: 0.90  worth 0.9"]
 
@@ -381,8 +381,8 @@ def test_calls_of_arts_examples(model, tmp_path, monkeypatch):
     """A model's name, parameters for LiteLLM, `after_each`; one group fails and is dropped."""
     monkeypatch.chdir(tmp_path)
 
-    def script(number, asked):
-        return error_response(401) if "errand 1" in str(asked.body["messages"]) else ok(asked)
+    def script(number, request):
+        return error_response(401) if "errand 1" in str(request.body["messages"]) else ok(request)
 
     async def rollout(worth, task):
         return trajectory(worth, task)
@@ -424,7 +424,7 @@ def test_only_the_judge_is_contacted():
         sys.addaudithook(audit)
         from judge_server import JudgeServer, ok
         from test_ruler import judge, messages, ruler
-        with JudgeServer(lambda number, asked: ok(asked)) as server:
+        with JudgeServer(lambda number, request: ok(request)) as server:
             asyncio.run(ruler([messages(0.1), messages(0.9)], judge(server, "litellm", context_tokens=None)))
         assert {str(r[1] if isinstance(r, tuple) else r) for r in reached} <= {server.url.split(":")[-1][:-3], "127.0.0.1"}, reached
         assert len(server.requests) == 1
@@ -459,7 +459,7 @@ def test_registered_prices_of_a_judge(route):
     builder = MetricsBuilder("train")
     name = "openai/judge" if route == "litellm" else "judge"
     builder.register_model_pricing(name, prompt_per_million=2e4, completion_per_million=1e5)
-    with JudgeServer(lambda number, asked: ok(asked)) as server, builder.activate_context():
+    with JudgeServer(lambda number, request: ok(request)) as server, builder.activate_context():
         scored = score(group(0.1, 0.9, 0.5, 0.9), judge_model=judge(server, route))
     assert scored.metrics["judge_cost_usd"] == pytest.approx(100 * 0.02 + 10 * 0.1)
     assert [t.metrics["judge_cost_usd"] for t in scored] == [pytest.approx(0.75)] * 4

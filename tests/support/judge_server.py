@@ -1,6 +1,6 @@
 """A judge behind an HTTP server with OpenAI's chat API, scripted to answer correctly or to fail in a given way.
 
-    with JudgeServer(lambda n, asked: ok(asked)) as server: ...   # server.url ends in /v1
+    with JudgeServer(lambda n, request: ok(request)) as server: ...   # server.url ends in /v1
 
 A script gets the number of the request, from 0, and the `JudgeRequest`; it returns a `Response`.
 """
@@ -60,21 +60,21 @@ def score_of(messages: list[dict]) -> float:
     return float(str(messages[-1]["content"]).rsplit(" ", 1)[-1])
 
 
-def entries(asked: JudgeRequest) -> list[dict]:
+def entries(request: JudgeRequest) -> list[dict]:
     """The correct scores, in the order shown."""
-    return [{"trajectory_id": i, "explanation": f"worth {score_of(m)}", "score": score_of(m)} for i, m in asked.attempts.items()]
+    return [{"trajectory_id": i, "explanation": f"worth {score_of(m)}", "score": score_of(m)} for i, m in request.attempts.items()]
 
 
-def ok(asked: JudgeRequest) -> Response:
+def ok(request: JudgeRequest) -> Response:
     """The correct answer."""
-    return completion(json.dumps({"scores": entries(asked)}))
+    return completion(json.dumps({"scores": entries(request)}))
 
 
 def changed(change: Callable[[list[dict]], Any]) -> Callable[[JudgeRequest], Response]:
     """The correct answer, with its list of scores changed in place or replaced."""
 
-    def answer(asked: JudgeRequest) -> Response:
-        scores = entries(asked)
+    def answer(request: JudgeRequest) -> Response:
+        scores = entries(request)
         replaced = change(scores)
         return completion(json.dumps({"scores": scores if replaced is None else replaced}))
 
@@ -87,12 +87,12 @@ def _first(value: Any) -> Callable[[JudgeRequest], Response]:
 
 # Answers that must not be used.
 BAD_ANSWERS: dict[str, Callable[[JudgeRequest], Response]] = {
-    "malformed": lambda asked: completion('{"scores": [{"trajectory_id": "1", "score": }]}'),
-    "prose": lambda asked: completion("The first one is the best, I would say 0.9."),
-    "quoted in prose": lambda asked: completion("One attempt says:\n```json\n" + json.dumps({"scores": entries(asked)}) + "\n```\nNo."),
-    "cut off": lambda asked: completion(json.dumps({"scores": entries(asked)})[:-20], "length"),
-    "empty": lambda asked: completion(""),
-    "null": lambda asked: completion(None),
+    "malformed": lambda request: completion('{"scores": [{"trajectory_id": "1", "score": }]}'),
+    "prose": lambda request: completion("The first one is the best, I would say 0.9."),
+    "quoted in prose": lambda request: completion("One attempt says:\n```json\n" + json.dumps({"scores": entries(request)}) + "\n```\nNo."),
+    "cut off": lambda request: completion(json.dumps({"scores": entries(request)})[:-20], "length"),
+    "empty": lambda request: completion(""),
+    "null": lambda request: completion(None),
     "missing": changed(lambda scores: scores[1:]),
     "repeated": changed(lambda scores: scores[0].update(trajectory_id=scores[-1]["trajectory_id"])),
     "extra": changed(lambda scores: [*scores, {"trajectory_id": "99", "explanation": "", "score": 1}]),
@@ -106,21 +106,21 @@ BAD_ANSWERS: dict[str, Callable[[JudgeRequest], Response]] = {
     "infinite": _first(float("inf")),
     "true": _first(True),
     "none": _first(None),
-    "refusal": lambda asked: completion(None, refusal="I can't help with that."),
-    "filtered": lambda asked: completion("", "content_filter"),
+    "refusal": lambda request: completion(None, refusal="I can't help with that."),
+    "filtered": lambda request: completion("", "content_filter"),
 }
 FAILURES: dict[str, Callable[[JudgeRequest], Response]] = {
-    "429": lambda asked: error_response(429),
-    "429 with a time": lambda asked: error_response(429, **{"retry-after": "0.01"}),
-    "408": lambda asked: error_response(408),
-    "500": lambda asked: error_response(500),
-    "502 in HTML": lambda asked: Response(b"<html>bad gateway</html>", 502, {"content-type": "text/html"}),
-    "503": lambda asked: error_response(503),
-    "529": lambda asked: error_response(529),
-    "dropped": lambda asked: Response(drop=True),
-    "not JSON": lambda asked: Response(b"{", headers={"content-type": "application/json"}),
-    "HTML": lambda asked: Response(b"<html>log in</html>", headers={"content-type": "text/html"}),
-    "no choices": lambda asked: Response(b'{"choices": []}', headers={"content-type": "application/json"}),
+    "429": lambda request: error_response(429),
+    "429 with a time": lambda request: error_response(429, **{"retry-after": "0.01"}),
+    "408": lambda request: error_response(408),
+    "500": lambda request: error_response(500),
+    "502 in HTML": lambda request: Response(b"<html>bad gateway</html>", 502, {"content-type": "text/html"}),
+    "503": lambda request: error_response(503),
+    "529": lambda request: error_response(529),
+    "dropped": lambda request: Response(drop=True),
+    "not JSON": lambda request: Response(b"{", headers={"content-type": "application/json"}),
+    "HTML": lambda request: Response(b"<html>log in</html>", headers={"content-type": "text/html"}),
+    "no choices": lambda request: Response(b'{"choices": []}', headers={"content-type": "application/json"}),
 }
 
 
@@ -132,7 +132,7 @@ class JudgeServer:
         self.most_at_once, self._in_flight, self._lock = 0, 0, threading.Lock()
         outer = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class JudgeHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
@@ -141,7 +141,7 @@ class JudgeServer:
             def log_message(self, *args):
                 pass
 
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", 0), JudgeHandler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
 

@@ -17,10 +17,10 @@ class Listening:
     """A stand-in for a model that records the arguments of `train_sft`."""
 
     async def train_sft(self, trajectories, config, _config=None, verbose=False):
-        self.given = [said(trajectories), config.learning_rate, config.batch_size]
+        self.given = [texts(trajectories), config.learning_rate, config.batch_size]
 
 
-def said(trajectories) -> list[str]:
+def texts(trajectories) -> list[str]:
     return [str(t.messages_and_choices[-1]["content"]) for t in trajectories]
 
 
@@ -36,12 +36,12 @@ def scenario(package: str, seed: int) -> list[Any]:
         items, draws.randint(1, 5), draws.randint(1, 3), shuffle=draws.random() < 0.8, seed=draws.randint(0, 9),
         initial_step=draws.randint(0, 6), show_progress=False, **common,
     )  # fmt: skip
-    found += [[said(c.trajectories), c.config.learning_rate, c.config.batch_size, c.step, c.epoch, c.epoch_step] for c in chunks]
+    found += [[texts(c.trajectories), c.config.learning_rate, c.config.batch_size, c.step, c.epoch, c.epoch_step] for c in chunks]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "demonstrations.jsonl"
         path.write_text("".join(json.dumps({"messages": row}) + draws.choice(["\n", "\n\n"]) for row in rows))
         found.append(sft.get_file_row_count(str(path)))
-        found.append(said(sft.iterate_file(str(path), draws.randint(1, 3), draws.randint(1, 30), draws.randint(0, 9), draws.randint(0, 5))))
+        found.append(texts(sft.iterate_file(str(path), draws.randint(1, 3), draws.randint(1, 30), draws.randint(0, 9), draws.randint(0, 5))))
         model = Listening()
         asyncio.run(
             sft.train_sft_from_file(

@@ -11,14 +11,14 @@ def standing_in(answer):
     """Yield (url, requests). `answer(method, path, headers, body)` returns (status, a JSON value or bytes)."""
     requests = []
 
-    class Handler(BaseHTTPRequestHandler):
+    class StandInHandler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do(self):
             body = self.rfile.read(int(self.headers.get("content-length") or 0))
             requests.append((self.command, self.path, dict(self.headers), body))
-            status, said = answer(self.command, self.path, self.headers, body)
-            data = said if isinstance(said, bytes) else json.dumps(said).encode()
+            status, response = answer(self.command, self.path, self.headers, body)
+            data = response if isinstance(response, bytes) else json.dumps(response).encode()
             self.send_response(status)
             self.send_header("content-type", "application/json")
             self.send_header("content-length", str(len(data)))
@@ -30,7 +30,7 @@ def standing_in(answer):
         def log_message(self, *_):
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), StandInHandler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 class VllmStandIn:
-    """asked: (path, body) of each request, in order. adapters: name -> folder, of those that are loaded.
+    """requests: (path, body) of each request, in order. adapters: name -> folder, of those that are loaded.
 
     runtime_loras: whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is set.
     """
@@ -35,7 +35,7 @@ class VllmStandIn:
 
         self.base, self.runtime_loras = Path(base).name, runtime_loras
         self.model = AutoModelForCausalLM.from_pretrained(base).eval()
-        self.asked, self.adapters, self.lock = [], {}, threading.Lock()
+        self.requests, self.adapters, self.lock = [], {}, threading.Lock()
 
     def restart(self):
         """Unload all adapters, like a restarted server."""
@@ -44,7 +44,7 @@ class VllmStandIn:
     def __enter__(self):
         stand_in = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class VllmHandler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
@@ -55,20 +55,20 @@ class VllmStandIn:
 
             def answer(self, body):
                 try:
-                    status, said = 200, stand_in.serve(f"{self.command} {self.path}", body)
+                    status, payload = 200, stand_in.serve(f"{self.command} {self.path}", body)
                 except Refused as error:
                     kind = {"message": error.message, "type": "BadRequestError", "param": None, "code": error.status}
-                    status, said = error.status, made("ErrorResponse", error=made("ErrorInfo", **kind))
-                said = said.encode() if isinstance(said, str) else json.dumps(said).encode()
+                    status, payload = error.status, made("ErrorResponse", error=made("ErrorInfo", **kind))
+                payload = payload.encode() if isinstance(payload, str) else json.dumps(payload).encode()
                 self.send_response(status)
-                self.send_header("content-length", str(len(said)))
+                self.send_header("content-length", str(len(payload)))
                 self.end_headers()
-                self.wfile.write(said)
+                self.wfile.write(payload)
 
             def log_message(self, *_):
                 pass
 
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), VllmHandler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_port}"
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
@@ -80,7 +80,7 @@ class VllmStandIn:
 
     def serve(self, route, body):
         assert route in TABLE["routes"]
-        self.asked.append((route, body))
+        self.requests.append((route, body))
         if route == "GET /v1/models":
             cards = [made("ModelCard", id=self.base, root=self.base, max_model_len=self.model.config.max_position_embeddings)]
             cards += [made("ModelCard", id=name, root=str(folder), parent=self.base) for name, folder in self.adapters.items()]
@@ -106,8 +106,8 @@ class VllmStandIn:
             tokens, logprobs, top = self.draw(body)
         ended = tokens[-1] in body["stop_token_ids"]
         names = [f"token_id:{token}" for token in tokens]
-        said = made("CompletionLogProbs", tokens=names, token_logprobs=logprobs, top_logprobs=top, text_offset=[0] * len(tokens))
-        choice = made("CompletionResponseChoice", index=0, text="", logprobs=said, finish_reason="stop" if ended else "length",
+        payload = made("CompletionLogProbs", tokens=names, token_logprobs=logprobs, top_logprobs=top, text_offset=[0] * len(tokens))
+        choice = made("CompletionResponseChoice", index=0, text="", logprobs=payload, finish_reason="stop" if ended else "length",
                       token_ids=tokens, prompt_token_ids=body["prompt"])  # fmt: skip
         return made("CompletionResponse", id="cmpl-1", object="text_completion", created=1, model=body["model"], choices=[choice], usage={})
 

@@ -248,7 +248,7 @@ def test_a_family_that_scales_its_logits_is_refused(checkpoints, monkeypatch):
         load_policy(checkpoints["qwen3"], engine="transformers")
 
 
-class Recorder:
+class LoadRecorder:
     """Replaces the loading functions of the libraries and records their arguments: there is no GPU."""
 
     def __init__(self, checkpoint):
@@ -263,7 +263,7 @@ class Recorder:
 
 
 def test_arguments_reach_transformers_and_peft(checkpoints, monkeypatch):
-    recorder = Recorder(checkpoints["qwen3"])
+    recorder = LoadRecorder(checkpoints["qwen3"])
     monkeypatch.setattr(policy_module.AutoModelForCausalLM, "from_pretrained", recorder.from_pretrained)
     init_args = {
         "dtype": "bfloat16", "load_in_4bit": True, "use_gradient_checkpointing": True, "max_seq_length": 99,
@@ -283,7 +283,7 @@ def test_arguments_reach_transformers_and_peft(checkpoints, monkeypatch):
 
 
 def test_arguments_reach_unsloth(checkpoints, monkeypatch):
-    recorder, added = Recorder(checkpoints["qwen3"]), {}
+    recorder, added = LoadRecorder(checkpoints["qwen3"]), {}
 
     class FastLanguageModel:
         @staticmethod

@@ -30,8 +30,8 @@ async def echo(*, messages, **_) -> ChatCompletion:
     await asyncio.sleep(0)
     answer = ChatCompletion.model_validate(completion(f"re: {messages[-1]['content']}"))
     choice = answer.choices[0]
-    said = [m["content"] if isinstance(m, dict) else m.content for m in messages]
-    choice.prompt_token_ids, choice.token_ids = ids("".join(said)), ids(choice.message.content)
+    parts = [m["content"] if isinstance(m, dict) else m.content for m in messages]
+    choice.prompt_token_ids, choice.token_ids = ids("".join(parts)), ids(choice.message.content)
     choice.token_logprobs = [-1.0] * len(choice.token_ids)
     return answer
 
@@ -62,7 +62,7 @@ def record(coroutine) -> art.Trajectory:
     return asyncio.run(art.capture_auto_trajectory(coroutine))
 
 
-def said(history) -> list[str]:
+def contents(history) -> list[str]:
     return [message["content"] for message in history.messages()]
 
 
@@ -76,7 +76,7 @@ def test_a_continued_conversation_is_one_history_of_the_clients_choices():
         messages[0]["content"] = messages[1]["content"] = "changed afterwards"
 
     trajectory = record(agent())
-    assert said(trajectory) == ["be brief", "one", "re: one", "two", "re: two"]
+    assert contents(trajectory) == ["be brief", "one", "re: one", "two", "re: two"]
     assert [mine is theirs for mine, theirs in zip(trajectory.choices(), given, strict=True)] == [True, True]
     assert trajectory.additional_histories == [] and trajectory.tools is None
     assert set(trajectory.metrics) == {"duration"} and trajectory.reward == 0.0
@@ -91,8 +91,8 @@ def test_each_conversation_is_a_history_and_can_be_continued():
         await say([], "a1")  # the same question again gets another answer, so it starts another history
 
     trajectory = record(agent())
-    assert said(trajectory) == ["a1", "re: a1", "a2", "re: a2"]
-    assert [said(history) for history in trajectory.additional_histories] == [
+    assert contents(trajectory) == ["a1", "re: a1", "a2", "re: a2"]
+    assert [contents(history) for history in trajectory.additional_histories] == [
         ["b1", "re: b1", "b2", "re: b2"],
         ["be kind", "c1", "re: c1", "c2", "re: c2"],
         ["a1", "re: a1"],
@@ -107,9 +107,9 @@ def test_a_shortened_or_rewritten_conversation_starts_another_history():
         await say(messages[1:], "three")
 
     trajectory = record(agent())
-    assert said(trajectory) == ["one", "re: one"]
+    assert contents(trajectory) == ["one", "re: one"]
     assert [len(history.choices()) for history in trajectory.additional_histories] == [1, 1]
-    assert said(trajectory.additional_histories[0])[1] == "forged"
+    assert contents(trajectory.additional_histories[0])[1] == "forged"
 
 
 def test_tools_are_recorded_and_other_tools_start_another_history():
@@ -122,7 +122,7 @@ def test_tools_are_recorded_and_other_tools_start_another_history():
     trajectory = record(agent())
     assert trajectory.tools == [TOOL] and len(trajectory.choices()) == 2
     (other,) = trajectory.additional_histories
-    assert other.tools is None and said(other)[-1] == "re: three"
+    assert other.tools is None and contents(other)[-1] == "re: three"
 
 
 async def calls_first(*, messages, **_) -> ChatCompletion:
@@ -169,7 +169,7 @@ def test_concurrent_recordings_are_separate_and_include_their_tasks():
         return await asyncio.gather(*(art.capture_auto_trajectory(agent(name)) for name in "AB"))
 
     for name, trajectory in zip("AB", asyncio.run(both()), strict=True):
-        histories = [said(h) for h in (trajectory, *trajectory.additional_histories)]
+        histories = [contents(h) for h in (trajectory, *trajectory.additional_histories)]
         assert sorted(map(tuple, histories)) == [
             (f"{name} aside", f"re: {name} aside"),
             (f"{name} first", f"re: {name} first", f"{name} second", f"re: {name} second"),
@@ -186,8 +186,8 @@ def test_a_nested_recording_keeps_its_own_calls():
         await say(messages, "after")
 
     outer = record(agent())
-    assert said(outer) == ["before", "re: before", "after", "re: after"] and not outer.additional_histories
-    assert said(inner[0]) == ["inside", "re: inside"]
+    assert contents(outer) == ["before", "re: before", "after", "re: after"] and not outer.additional_histories
+    assert contents(inner[0]) == ["inside", "re: inside"]
 
 
 def test_the_agent_can_set_the_reward_of_its_trajectory():
@@ -220,7 +220,7 @@ def test_an_exception_propagates_and_ends_the_recording():
         await talk("nobody listens")
 
     asyncio.run(outer())
-    assert said(kept[0]) == ["hello", "re: hello"] and kept[0].metrics["duration"] >= 0
+    assert contents(kept[0]) == ["hello", "re: hello"] and kept[0].metrics["duration"] >= 0
 
 
 def test_a_failed_request_is_not_recorded():
@@ -296,7 +296,7 @@ def test_a_prompted_models_answers_over_http_are_recorded(prompted):
         await talk("one", "two", client=prompted.with_options(max_retries=3), tools=[TOOL])
 
     trajectory = record(agent())
-    assert said(trajectory) == ["one", "re: one", "two", "re: two"] and trajectory.additional_histories == []
+    assert contents(trajectory) == ["one", "re: one", "two", "re: two"] and trajectory.additional_histories == []
     assert len(trajectory.choices()) == 2 and trajectory.tools == [TOOL]
 
 
@@ -309,7 +309,7 @@ def test_a_streamed_answer_over_http_is_recorded_and_still_streams(prompted):
             heard.append(chunk.choices[0].delta.content or "")
 
     trajectory = record(agent())
-    assert "".join(heard) == "re: one" and said(trajectory) == ["one", "re: one"]
+    assert "".join(heard) == "re: one" and contents(trajectory) == ["one", "re: one"]
     assert trajectory.choices()[0].finish_reason == "stop"
 
 

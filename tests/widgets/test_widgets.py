@@ -152,10 +152,10 @@ def test_invalid_records_raise(view):
 
 
 def test_boards_are_read_once_per_board(records):
-    asked = []
-    TrajectoryViewer(records[:2], boards=lambda text: asked.append(text) or synthetic.boards(text))
+    parsed_texts = []
+    TrajectoryViewer(records[:2], boards=lambda text: parsed_texts.append(text) or synthetic.boards(text))
     turns = [turn for record in records[:2] for turn in record["turns"]]
-    assert 0 < len(asked) <= len(turns)
+    assert 0 < len(parsed_texts) <= len(turns)
 
 
 def test_widgets_import_without_torch():

@@ -289,9 +289,9 @@ os._exit(0)
 def _answer_of(line: bytes) -> Answer | None:
     """Parse a line of the container's output. It is untrusted: the code could have written it."""
     try:
-        said = json.loads(line)
+        fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(said, list) or len(said) != 2 or not all(isinstance(part, str | None) for part in said):
+    if not isinstance(fields, list) or len(fields) != 2 or not all(isinstance(part, str | None) for part in fields):
         return None
-    return Answer(*said)
+    return Answer(*fields)

@@ -71,7 +71,7 @@ def special_cases(problem: Problem, files: dict[str, str]) -> list[str]:
     together with an example's expected value that is returned or looked up. Not found are conditions on what examples have
     in common (`len(text) == 5`) or on 0, 1, 2 and empty values, and computed answers: hidden tests detect these.
     """
-    asked = {value for test in problem.visible for value in _literals(test.call)} - _PLAIN
+    inputs = {value for test in problem.visible for value in _literals(test.call)} - _PLAIN
     given = {
         value for test in problem.visible if test.gives is not None for value in (*_literals(test.gives), _bare(test.gives))
     }
@@ -85,26 +85,27 @@ def special_cases(problem: Problem, files: dict[str, str]) -> list[str]:
             if "".join(text.split()) in before:
                 continue
             parts = {_bare(words_of(part)) for part in walk(node) if part.is_named}
-            if node.type in ("if_statement", "elif_clause", "conditional_expression", "case_clause") and _asks(node, asked):
+            if node.type in CONDITIONS and _compares(node, inputs):
                 if node.type == "conditional_expression" or any(part.type == "return_statement" for part in walk(node)):
                     found += [text] if parts & given else []
-            elif node.type == "dictionary" and parts & asked and parts & given:
+            elif node.type == "dictionary" and parts & inputs and parts & given:
                 found.append(text)
     return [text for n, text in enumerate(found) if not any(text in other for other in found[:n])]
 
 
-def _asks(node: Node, asked: set[str]) -> bool:
+def _compares(node: Node, inputs: set[str]) -> bool:
     """Return whether a condition in the node compares something with one of the values."""
     comparisons = [child for child in walk(node) if child.type == "comparison_operator"]
     equal = [c for c in comparisons if any(part.type in ("==", "in", "is") for part in c.children)]
     conditions = equal + [child for child in walk(node) if child.type == "case_pattern"]
-    return any(_bare(words_of(part)) in asked for condition in conditions for part in condition.named_children)
+    return any(_bare(words_of(part)) in inputs for condition in conditions for part in condition.named_children)
 
 
 # Values that correct code compares with, too: bounds of loops and recursions.
 _PLAIN = frozenset({"0", "1", "2", "-1", "''", "[]", "{}", "()", "None", "True", "False"})
 
 
+CONDITIONS = {"if_statement", "elif_clause", "conditional_expression", "case_clause"}  # of tree-sitter's Python grammar
 _LITERALS = ("string", "integer", "float", "list", "tuple", "dictionary", "true", "false", "none", "unary_operator")
 
 

@@ -117,36 +117,37 @@ def _looked(search: Search) -> tuple[float, str]:
 
 def support(search: Search) -> tuple[float, str]:
     """Return (estimate of the probability that the answer is correct, reason), from the mails that were read or listed."""
-    asked, answer = search.question, search.answer or ""
+    question, answer = search.question, search.answer or ""
     found = stated(search)
     if not any(same_answer(answer, s.value) for s in found):
         # "for", because the pattern of a place requires a word before it.
-        fits = asked.values(f"for {answer}") or not asked.pattern
-        return 0.0, "no mail about it that was read says so" if fits else "the answer is not of the kind that was asked for"
-    fitting = [s for s in found if asked.person in s.sender and s.date.startswith(asked.month)]
+        fits = question.values(f"for {answer}") or not question.pattern
+        return 0.0, "no mail about it that was read says so" if fits else "the answer is not of the requested kind"
+    fitting = [s for s in found if question.person in s.sender and s.date.startswith(question.month)]
     if not any(same_answer(answer, s.value) for s in fitting):
-        return 0.0, f"its sender is not {asked.person}" if asked.person else f"it was not sent in {asked.month}"
-    best = (min if asked.which == "first" else max)(fitting, key=lambda s: s.date)
+        return 0.0, f"its sender is not {question.person}" if question.person else f"it was not sent in {question.month}"
+    best = (min if question.which == "first" else max)(fitting, key=lambda s: s.date)
     if not same_answer(answer, best.value):
-        return 0.05, f"{best.message_id} says {best.value}, {'before' if asked.which == 'first' else 'after'} that"
+        return 0.05, f"{best.message_id} says {best.value}, {'before' if question.which == 'first' else 'after'} that"
     unread = _unread(search, best)
     if any(by in best.sender for by in unread.values()):
-        share = 0.2 if asked.which else 0.85
+        share = 0.2 if question.which else 0.85
         return share, f"{best.message_id} says so, but a mail by the same person was not read"
     # A correction quotes the old value, so a reader of it has seen two values; the date of a quote has no time of day.
-    if asked.which == "final" and len(best.date) > len("2024-05-31") and len({s.value for s in fitting}) == 1:
+    if question.which == "final" and len(best.date) > len("2024-05-31") and len({s.value for s in fitting}) == 1:
         return 0.3, f"{best.message_id} says so, but the question says that it changed, and no change was seen"
     return (0.9, f"{best.message_id} says so, not all was read") if unread else (1.0, f"{best.message_id} says so")
 
 
 def _unread(search: Search, best: Statement) -> dict[str, str]:
     """Return message id -> sender of mails that were listed, not read, and may override `best`."""
-    asked, day = search.question, best.date[:10]
+    question, day = search.question, best.date[:10]
     return {
         message_id: by
         for message_id, (date, by, subject) in search.listed.items()
-        if message_id not in search.pages and asked.is_about(subject) and asked.person in by and date.startswith(asked.month)
-        and (date < day if asked.which == "first" else date > day)
+        if message_id not in search.pages and question.is_about(subject)
+        and question.person in by and date.startswith(question.month)
+        and (date < day if question.which == "first" else date > day)
     }  # fmt: skip
 
 
@@ -156,10 +157,10 @@ def searched(trajectory: Trajectory) -> Search:
     Raises: ValueError if there is no message of the user.
     """
     messages = trajectory.messages()
-    asked = [str(message["content"]) for message in messages if message["role"] == "user"]
-    if not asked:
+    user_messages = [str(message["content"]) for message in messages if message["role"] == "user"]
+    if not user_messages:
         raise ValueError(f"{trajectory} has no message of the user; the first must ask the question")
-    search = Search(read_question(asked[0].rpartition("\n")[2]))
+    search = Search(read_question(user_messages[0].rpartition("\n")[2]))
     made = set()
     for name, arguments, result in _calls(messages):
         if search.answer is not None:

@@ -36,9 +36,9 @@ def mail_view(record: dict) -> dict | None:
     names = {call["name"] for turn in turns for call in turn.get("tool_calls") or []}
     if not names & {SEARCH, READ, ANSWER} and "truth_sources" not in metadata:
         return None
-    asked = next((turn["content"] or "" for turn in turns if turn["role"] == "user"), "")
-    found = QUESTION.fullmatch(asked)
-    view = found.groupdict() if found else {"question": asked, "inbox": "", "today": ""}
+    first_message = next((turn["content"] or "" for turn in turns if turn["role"] == "user"), "")
+    found = QUESTION.fullmatch(first_message)
+    view = found.groupdict() if found else {"question": first_message, "inbox": "", "today": ""}
     steps = _steps(turns, _Marker(view["question"]))
     answered = next((dict(step["given"]) for step in reversed(steps) if step["name"] == ANSWER and not step["fault"]), {})
     answer, sources = answered.get("answer"), answered.get("sources", [])
@@ -92,13 +92,13 @@ def _steps(turns: list[dict], marker: _Marker) -> list[dict]:
         results = list(takewhile(lambda j: turns[j]["role"] == "tool", range(i + 1, len(turns))))[: len(calls)]
         for call, j in zip_longest(calls, results):
             result = None if j is None else turns[j]["content"] or ""
-            said = turn["content"] or ""
-            steps.append({"turn": i, "result": j, **(_step(call, result, marker) if call else _without_a_call(said))})
+            text = turn["content"] or ""
+            steps.append({"turn": i, "result": j, **(_step(call, result, marker) if call else _without_a_call(text))})
     return steps
 
 
-def _without_a_call(said: str) -> dict:
-    return {"name": "", "given": [], "fault": "malformed", "note": said, "hits": None, "mail": None}
+def _without_a_call(text: str) -> dict:
+    return {"name": "", "given": [], "fault": "malformed", "note": text, "hits": None, "mail": None}
 
 
 def _step(call: dict, result: str | None, marker: _Marker) -> dict:

@@ -56,14 +56,14 @@ class Question:
 
 def read_question(text: str) -> Question:
     """Parse `What is the final room of the Falcon review?`, say: a room, about Falcon and review, the final one."""
-    asked = text.lower()
+    lowered = text.lower()
     person, month = PERSON.search(text), MONTH.search(text)
     rest = MONTH.sub("", PERSON.sub("", text))
     return Question(
-        pattern=next((answer for words, answer in PATTERNS if re.search(words, asked)), None),
+        pattern=next((answer for words, answer in PATTERNS if re.search(words, lowered)), None),
         words=tuple(word for word in re.findall(r"\w+", rest) if word.lower() not in STOP_WORDS),
         person=person[0] if person else "",
         month=f"{month[2]}-{MONTHS.index(month[1]) + 1:02d}" if month else "",
-        which="first" if re.search(r"\b(first|before)\b", asked)
-        else "final" if re.search(r"\b(now|final|last|correct)\b", asked) else "",
+        which="first" if re.search(r"\b(first|before)\b", lowered)
+        else "final" if re.search(r"\b(now|final|last|correct)\b", lowered) else "",
     )  # fmt: skip

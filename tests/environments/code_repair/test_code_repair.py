@@ -68,7 +68,7 @@ def test_the_tools_observations(repair):
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "said"),
+    ("name", "arguments", "observation"),
     [
         ("show_lines", {"first": 0, "last": 3}, "lines must be from 1 to 7"),
         ("show_lines", {"first": 3, "last": 2}, "lines must be from 1 to 7"),
@@ -83,9 +83,9 @@ def test_the_tools_observations(repair):
         ("replace_definition", {"name": "total", "code": "def total(numbers:\n    return 1"}, "can't be read: line"),
     ],
 )
-def test_impossible_calls_are_refused_with_a_reason(repair, name, arguments, said):
+def test_impossible_calls_are_refused_with_a_reason(repair, name, arguments, observation):
     answer = repair.call(name, arguments)
-    assert answer.startswith("Refused: ") and said in answer
+    assert answer.startswith("Refused: ") and observation in answer
     assert repair.refused == 1 and not repair.over and repair.files == PROBLEM.files
 
 
@@ -98,8 +98,8 @@ def test_impossible_calls_are_refused_with_a_reason(repair, name, arguments, sai
     ],
 )  # fmt: skip
 def test_a_malformed_call_ends_the_repair(repair, name, arguments, fault_):
-    said = repair.call(name, arguments)
-    assert said.startswith("Malformed: ") and said.endswith(task.OVER)
+    observation = repair.call(name, arguments)
+    assert observation.startswith("Malformed: ") and observation.endswith(task.OVER)
     assert (repair.ended_by, repair.fault) == ("malformed", fault_)
     assert repair.reward() == pytest.approx(-1 + repair.reward_parts()["tests"]) == sum(repair.turn_rewards)
 
@@ -121,8 +121,8 @@ calls = st.one_of(
 def test_random_calls_are_answered_with_text_and_the_turn_rewards_sum_to_the_reward(made, problem):
     repair = task.CodeRepair(problem, max_turns=5)
     for name, arguments in made:
-        said = repair.call(name, arguments)
-        assert isinstance(said, str) and said and said.encode()
+        observation = repair.call(name, arguments)
+        assert isinstance(observation, str) and observation and observation.encode()
         assert all(fault(text) is None for text in repair.files.values())
     if repair.over:
         assert sum(repair.turn_rewards) == pytest.approx(repair.reward())
@@ -342,9 +342,9 @@ def test_an_mcp_client_finds_the_same_tools():
             tests = await client.call_tool("run_tests", {})
             return {tool.name: set(tool.input_schema["properties"]) for tool in listed}, [r.content[0].text for r in (edit, wrong, tests)]
 
-    schemas, said = asyncio.run(session())
+    schemas, observation = asyncio.run(session())
     assert schemas == {t["function"]["name"]: set(t["function"]["parameters"]["properties"]) for t in task.TOOLS}
-    assert said == ["Replaced.", "Refused: lines must be from 1 to 7, the first not after the last.", "3 of 3 examples pass."]
+    assert observation == ["Replaced.", "Refused: lines must be from 1 to 7, the first not after the last.", "3 of 3 examples pass."]
 
 
 HUMAN_EVAL = {

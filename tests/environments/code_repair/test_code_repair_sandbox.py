@@ -126,7 +126,7 @@ def test_threads_share_a_sandbox(sandbox):
 def test_expected_values_never_enter_the_sandbox(sandbox):
     seen = []
 
-    class Watched:
+    class RecordingSandbox:
         limits = sandbox.limits
 
         def run(self, source, snippets):
@@ -135,7 +135,7 @@ def test_expected_values_never_enter_the_sandbox(sandbox):
 
     tests = [Check("f(1)", "'swordfish'"), Check("f(2)", "3")]
     files = {"f.py": "class Always:\n    def __eq__(self, other):\n        return True\ndef f(n):\n    return Always()\n"}
-    verdict = judge(Watched(), files, tests)
+    verdict = judge(RecordingSandbox(), files, tests)
     assert verdict.passes == [False, False] and "swordfish" not in "".join(seen)
 
 

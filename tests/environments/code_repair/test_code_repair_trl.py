@@ -17,7 +17,7 @@ PROBLEM = problems("train")[0]
 SIZE = 4
 
 
-class Watched(GRPOTrainer):
+class RepairTrainer(GRPOTrainer):
     """Stock TRL that stores the computed rewards, (rollouts, reward functions)."""
 
     def _calculate_rewards(self, *inputs):
@@ -30,7 +30,7 @@ def test_trl_computes_the_tasks_rewards(tmp_path, monkeypatch):
     need_a_loss()
     trainer = stock_trainer(
         stock_policy(str(EMAIL_BASE), seed=0), tmp_path, [{"prompt": [{"role": "user", "content": ""}], "problem": PROBLEM.id}],
-        trainer_class=Watched, environment=CodeRepairEnvironment, max_steps=1, per_device_train_batch_size=SIZE, num_generations=SIZE,
+        trainer_class=RepairTrainer, environment=CodeRepairEnvironment, max_steps=1, per_device_train_batch_size=SIZE, num_generations=SIZE,
         learning_rate=1e-3, seed=0, max_completion_length=4000, max_tool_calling_iterations=4, generation_kwargs={"max_new_tokens": 64},
     )  # fmt: skip
     bug = PROBLEM.bug
@@ -41,10 +41,10 @@ def test_trl_computes_the_tasks_rewards(tmp_path, monkeypatch):
     def written(call) -> str:
         return f'<tool_call>{json.dumps({"name": call[0], "arguments": call[1]})}</tool_call>' if call else "done"
 
-    def said(*_, **__):
+    def fake_turn(*_, **__):
         return [trainer.processing_class.encode(f"{written(call)}<|im_end|>") for call in next(turns)], None
 
-    monkeypatch.setattr(trainer, "_generate_single_turn", said)
+    monkeypatch.setattr(trainer, "_generate_single_turn", fake_turn)
     weights = [(p, p.detach().clone()) for p in trainer.model.parameters() if p.requires_grad]
     trainer.train()
     repairs = [environment.episode for environment in trainer.environments]

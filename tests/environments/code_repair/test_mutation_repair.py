@@ -105,10 +105,10 @@ def test_the_best_mutation_equals_that_of_a_brute_force_search():
         given = sum(judge(sandbox, problem.files, problem.visible).passes)
         for number, place in enumerate(task.mutation_sites(text), 1):
             repair = task.MutationRepair(problem)
-            said = repair.call("mend", {"change": number})
+            feedback = repair.call("mend", {"change": number})
             tried = [m.text for m in mutations(text) if (m.kind, m.first) == place]
             passing = [sum(judge(sandbox, {file: other}, problem.visible).passes) for other in tried]
-            assert said == f"{max(passing + [given])} of 3 examples pass." and repair.runs == len(tried)
+            assert feedback == f"{max(passing + [given])} of 3 examples pass." and repair.runs == len(tried)
             assert repair.files[file] == (tried[passing.index(max(passing))] if max(passing) > given else text)
 
 

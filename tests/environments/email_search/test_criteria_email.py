@@ -79,7 +79,7 @@ FOUND = find("m2", "m5", "m6")
         (ROOM, [FOUND, read("m5"), answer("room 404")], 0, "no mail about it that was read says so"),
         (ROOM, [FOUND, answer("room 202", "m5")], 0, "no mail about it that was read says so"),
         (ROOM, [find("m8"), read("m8"), answer("room 303")], 0, "no mail about it that was read says so"),
-        (ROOM, [FOUND, read("m5"), answer("14 May")], 0, "not of the kind that was asked for"),
+        (ROOM, [FOUND, read("m5"), answer("14 May")], 0, "not of the requested kind"),
         ("Which place did Eve Fox suggest for the outing?", [find("m9"), read("m9"), answer("Oslo")], 1, "m9 says so"),
         ("Which place did Bob Ray suggest for the outing?", [find("m9"), read("m9"), answer("Oslo")], 0, "its sender is not Bob Ray"),
         ("How much was the Falcon invoice in March 2024?", [find("m8"), read("m8"), answer("500 dollars")], 1, "m8 says so"),

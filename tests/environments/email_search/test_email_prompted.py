@@ -49,16 +49,16 @@ def ask(tmp_path):
 
 
 def test_a_prompted_model_searches_reads_and_answers(ask):
-    trajectory, asked = ask(RIGHT)
+    trajectory, sent = ask(RIGHT)
     assert trajectory.reward == trajectory.metrics["correct"] == trajectory.metrics["sources_right"] == 1
-    assert [request["model"] for request in asked] == ["openai/large"] * 3
-    assert all(request["tools"] == TOOLS for request in asked)
-    assert asked[0]["messages"] == [{"role": "user", "content": first_message(QUESTION)}]
-    assert [message["role"] for message in asked[2]["messages"]] == ["user", *["assistant", "tool"] * 2]
-    assert QUESTION.answer in asked[2]["messages"][-1]["content"] and asked[2]["messages"][-1]["tool_call_id"] == "call_2"
+    assert [request["model"] for request in sent] == ["openai/large"] * 3
+    assert all(request["tools"] == TOOLS for request in sent)
+    assert sent[0]["messages"] == [{"role": "user", "content": first_message(QUESTION)}]
+    assert [message["role"] for message in sent[2]["messages"]] == ["user", *["assistant", "tool"] * 2]
+    assert QUESTION.answer in sent[2]["messages"][-1]["content"] and sent[2]["messages"][-1]["tool_call_id"] == "call_2"
 
 
 def test_an_answer_without_a_call_is_malformed(ask):
-    trajectory, asked = ask([(None, "It is <b>tomorrow</b>.")])
-    assert trajectory.metrics["malformed"] == 1 and trajectory.metrics["turns"] == 1 and len(asked) == 1
+    trajectory, sent = ask([(None, "It is <b>tomorrow</b>.")])
+    assert trajectory.metrics["malformed"] == 1 and trajectory.metrics["turns"] == 1 and len(sent) == 1
     assert trajectory.messages()[-1]["content"] == "It is <b>tomorrow</b>."

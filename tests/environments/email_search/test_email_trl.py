@@ -17,7 +17,7 @@ QUESTION = task.scenarios("train", 1)[0]
 SIZE = 4
 
 
-class Watched(GRPOTrainer):
+class SearchTrainer(GRPOTrainer):
     """Stock TRL that stores the computed rewards, (rollouts, reward functions)."""
 
     def _calculate_rewards(self, *inputs):
@@ -31,7 +31,7 @@ def trainer(tmp_path):
     policy = stock_policy(str(EMAIL_BASE), seed=0)
     rows = [{"prompt": [{"role": "user", "content": ""}], "scenario": QUESTION.id}]
     return stock_trainer(
-        policy, tmp_path, rows, trainer_class=Watched, environment=task.EmailSearchEnvironment, max_steps=1,
+        policy, tmp_path, rows, trainer_class=SearchTrainer, environment=task.EmailSearchEnvironment, max_steps=1,
         per_device_train_batch_size=SIZE, num_generations=SIZE, learning_rate=1e-3, seed=0,
         max_completion_length=4000, max_tool_calling_iterations=4, generation_kwargs={"max_new_tokens": 64},
     )  # fmt: skip
@@ -66,10 +66,10 @@ def say(trainer, monkeypatch, answers: list[str]) -> None:
     def written(call) -> str:
         return f'<tool_call>{json.dumps({"name": call[0], "arguments": call[1]})}</tool_call>' if call else "done"
 
-    def said(*_, **__):
+    def scripted(*_, **__):
         return [trainer.processing_class.encode(f"{written(call)}<|im_end|>") for call in next(turns)], None
 
-    monkeypatch.setattr(trainer, "_generate_single_turn", said)
+    monkeypatch.setattr(trainer, "_generate_single_turn", scripted)
 
 
 @pytest.mark.parametrize("right", [1, SIZE])

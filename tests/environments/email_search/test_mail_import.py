@@ -236,15 +236,15 @@ def test_enron_rows_become_mails_and_scenarios(tmp_path):
 def test_enron_comes_from_the_hub_only_when_a_name_is_given(tmp_path, monkeypatch):
     import datasets
 
-    asked = []
+    loaded = []
 
     def load_dataset(name, split):
-        asked.append((name, split))
+        loaded.append((name, split))
         return datasets.Dataset.from_list([enron_row(2)] if name == mail_import.ENRON_MAILS else [enron_question(id=split)])
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     mailbox, scenarios = mail_import.load_enron(tmp_path / "enron")
-    assert asked == [(mail_import.ENRON_MAILS, "train"), (mail_import.ENRON_QUESTIONS, "train"), (mail_import.ENRON_QUESTIONS, "test")]
+    assert loaded == [(mail_import.ENRON_MAILS, "train"), (mail_import.ENRON_QUESTIONS, "train"), (mail_import.ENRON_QUESTIONS, "test")]
     assert [s.id for s in scenarios] == ["enron-train", "enron-test"]
     assert mailbox.read("susan.mara@enron.com", "<2.evans@thyme>").body == "The meeting is at 2 pm."
 
