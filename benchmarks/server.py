@@ -6,11 +6,12 @@ the stream to its end and repeats, for 60 seconds in all by default. The tempera
 affects all: in process, in process with streaming, and over HTTP.
 
 The server is a separate process, as started by `art-nb serve`, and the 64 `openai` clients are another. They share the
-machine, while a sampler in process has it alone. `ratio`: sampled tokens per second over HTTP over those in process, with
-the same model, number of clients, prompts, token limit and torch threads. `cpu_us_per_token`: CPU time per token, by
-process. `tokens_per_chunk`: mean number of tokens per streamed chunk. `first_token_ms`: median time from the request to
-the first text. `errors`: failed requests. `server_mib`: the server's memory after the first and the last round. `left`:
-conversations still active on the server after all clients are done.
+machine, while a sampler in process has it alone. `ratio`: sampled tokens per second over HTTP over those in process,
+with the same model, number of clients, prompts, token limit and setting of torch's threads, of which the server leaves
+one to its event loop and its clients. `cpu_us_per_token`: CPU time per token, by process. `tokens_per_chunk`: mean
+number of tokens per streamed chunk. `first_token_ms`: median time from the request to the first text. `errors`: failed
+requests. `server_mib`: the server's memory after the first and the last round. `left`: conversations still active on the
+server after all clients are done.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def with_badge(notebook: dict, name: str) -> dict:
         return notebook
     colab = REPOSITORY.replace("https://github.com", "https://colab.research.google.com/github")
     title, *rest = "".join(notebook["cells"][0]["source"]).split("\n")
-    badge = f"[![Open in Colab](../book/pictures/colab.svg)]({colab}/blob/main/notebooks/{name})"
+    badge = f"[![Open in Colab](../book/pictures/colab.svg)]({colab}/blob/v{PROJECT['version']}/notebooks/{name})"
     notebook["cells"][0]["source"] = "\n".join([title, "", badge, *rest])
     return notebook
 

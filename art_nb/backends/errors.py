@@ -29,7 +29,7 @@ def status_of(error: Exception) -> int:
         return error.status_code
     if isinstance(error, FileNotFoundError):
         return 404
-    return 400 if isinstance(error, ValueError | FloatingPointError) else 500
+    return 400 if isinstance(error, ValueError | ArithmeticError) else 500
 
 
 def error_body(error: Exception) -> dict[str, Any]:

@@ -8,9 +8,12 @@ Random states are not saved: everything that sampling and training draw is deriv
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock
 
 from art_nb.backends.base import RegisteredModel
 from art_nb.backends.steps import StepState
@@ -35,6 +38,7 @@ class LoadedModel(RegisteredModel):
     split: kind of the last step, "train" or "sft". The optimizer's moments are kept between steps of the same kind only: the
         gradients of rewards and of demonstrations differ in scale.
     stale: weights and optimizer differ from the latest checkpoint; call `restore` before using them.
+    lock: of the folder, held while the model is loaded.
     """
 
     def __init__(self, policy: Policy, policies: PolicyStore, sampler: Sampler, folder: Path, trainer_args: dict[str, Any]):
@@ -43,6 +47,7 @@ class LoadedModel(RegisteredModel):
         self.learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
         self._options = trainer_args
         self.split, self.stale = "train", True
+        self.lock: FileLock | None = None
         self.gather_resets = GatherResetDetector()
 
     @property
@@ -64,13 +69,22 @@ class LoadedModel(RegisteredModel):
         return self.policies.checkpoint(step)
 
     def restore(self) -> StepState:
-        """Load the latest checkpoint; a new model gets the checkpoint of step 0 first. Return the checkpoint's state."""
-        step = checkpoints.latest(self.policies.folder)
-        if step is None:
-            step = 0
+        """Load the latest checkpoint; a new model gets the checkpoint of step 0 first. Return the checkpoint's state.
+
+        A damaged one is set aside for the one before, with a warning. Raises: DamagedCheckpoint when there is no other.
+        """
+        if not (steps := checkpoints.list_checkpoints(self.policies.folder)):
             self.save(0)
-        load_policy_state(self.policy, self.learner.optimizer, self.policies.checkpoint(step))
-        state = StepState.read(self.folder, step)
+            steps = [0]
+        try:
+            state = StepState.read(self.folder, steps[-1])
+            load_policy_state(self.policy, self.learner.optimizer, self.policies.checkpoint(steps[-1]))
+        except checkpoints.DamagedCheckpoint as damage:
+            if len(steps) == 1:
+                raise
+            aside = checkpoints.set_aside(self.policies.folder, steps[-1])
+            warnings.warn(f"{damage}. Continuing from step {steps[-2]}; the damaged checkpoint is now {aside}", stacklevel=2)
+            return self.restore()
         self.split = state.split
         return state
 

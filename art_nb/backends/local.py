@@ -22,6 +22,7 @@ from art_nb.storage.summary import summary
 from art_nb.types import LocalTrainResult, PolicyName, TrainConfig
 
 if TYPE_CHECKING:
+    from filelock import FileLock
     from openai.types.chat import ChatCompletion
 
     from art_nb.backends.loaded_model import LoadedModel
@@ -73,22 +74,33 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         """Release every model."""
         for loaded in self.models.values():
             loaded.learner.end()
+            if loaded.lock:
+                loaded.lock.release()
         await super().close()
 
     async def load(self, model: TrainableModel) -> LoadedModel:
-        """Load a model at its latest checkpoint. Raises: as `load_policy`; ValueError when the adapter does not fit."""
+        """Load a model at its latest checkpoint.
+
+        Raises: as `load_policy`; ValueError when the adapter does not fit; RuntimeError when another process has it loaded.
+        """
         self.progress(f"loading {model.base_model}")
         from art_nb.backends.loaded_model import LoadedModel
         from art_nb.inference.sampler import Sampler
         from art_nb.training.policy_store import PolicyStore
 
-        policy, base = self.load_policy(model)
         folder = self.output_dir(model)
+        lock = self.lock(folder)
+        policy, base = self.load_policy(model)
         policies = PolicyStore(policy, model.name, model.base_model, folder / "checkpoints", self.seed, Path(base))
         sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
         loaded = LoadedModel(policy, policies, sampler, folder, model.internal_config.get("trainer_args") or {})
+        loaded.lock = lock
         self.restore(model, loaded)
         return loaded
+
+    def lock(self, folder: Path) -> FileLock | None:
+        """Lock the folder of a model that this backend writes. Raises: as `lock_folder`."""
+        return checkpoints.lock_folder(folder)
 
     def load_policy(self, model: TrainableModel) -> tuple[Policy, str]:
         """Load the base model with a new adapter; return the policy, and the base model's folder or hub name."""

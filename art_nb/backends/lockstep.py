@@ -2,8 +2,8 @@
 
 The client collects every request that its rollouts make between two forwards and sends them as one exchange. The reply
 holds the answers that became ready in one forward, in their order. Until the client's next exchange the sampler waits, for
-`patience` seconds at most. So the sampler sees the same requests in the same batches as in process, and the rollouts are
-identical, token for token.
+`patience` seconds at most, unless it has requests of another client: none waits for a slow one. So the sampler sees the same
+requests of a single client in the same batches as in process, and the rollouts are identical, token for token.
 
 Exchanges are numbered. One that is sent again because its reply was lost gets the same reply, even when later ones have
 arrived. One that arrives before its predecessor is rejected with status 425 (too early) and must be sent again.
@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -36,6 +36,9 @@ from art_nb.backends.connection import Gone, digest
 from art_nb.backends.errors import StatusError, error_body, status_of
 from art_nb.inference.chat import IGNORED, URL, RequestError
 from art_nb.rollouts.gathering import Gathering, cancel, drain_event_loop, outermost
+
+if TYPE_CHECKING:
+    from art_nb.inference.decoder import Decoder
 
 log = logging.getLogger("art_nb.serving")
 SESSION_TIMEOUT = 300.0  # seconds without an exchange after which a session is closed
@@ -194,13 +197,15 @@ def _client_error(status: int, error: dict[str, Any]) -> Exception:
 class LockstepSession:
     """One client's requests to one model.
 
-    answer: returns the completion of a request.
+    answer: returns the completion of a request. key: of the session, unique among all. owner: who opened it, an address.
     number: of the latest exchange; reply: its reply; replies: by number, all that the client may request again.
     ready: answers not yet in a reply; running: the tasks of unanswered requests, by id.
     replied: the client has received answers and not sent an exchange since; slow: the sampler waited for it in vain.
     """
 
     answer: Callable[..., Awaitable[Any]]
+    key: str = ""
+    owner: str = ""
     number: int = -1
     reply: asyncio.Future[list[dict]] | None = None
     replies: dict[int, asyncio.Future[list[dict]]] = field(default_factory=dict)
@@ -259,7 +264,8 @@ class LockstepSession:
 
     async def _answer(self, request: SampleRequest) -> None:
         try:
-            completion = await self.answer(**{**request.request, "min_occurrence": request.min_occurrence})
+            own = {"min_occurrence": request.min_occurrence, "client": self.key}
+            completion = await self.answer(**{**request.request, **own})
             answer = {"id": request.id, "completion": completion.model_dump()}
         except Exception as error:
             answer = {"id": request.id, "status": status_of(error), **error_body(error)}
@@ -296,10 +302,10 @@ class LockstepSessions:
         self.patience = patience
         self._sessions: dict[str, LockstepSession] = {}
 
-    def session(self, key: str, number: int, answer: Callable[..., Awaitable[Any]]) -> LockstepSession:
+    def session(self, key: str, number: int, answer: Callable[..., Awaitable[Any]], owner: str = "") -> LockstepSession:
         """Close sessions that have timed out; return the session for exchange `number`, a new one for exchange 0.
 
-        Raises: StatusError 410 when the session is unknown, 429 when there are too many.
+        Raises: StatusError 410 when the session is unknown, 429 when there are too many, half of them at most of one owner.
         """
         long_ago = time.monotonic() - SESSION_TIMEOUT
         for old in [old for old, session in self._sessions.items() if session.last_exchange < long_ago]:
@@ -309,19 +315,32 @@ class LockstepSessions:
                 raise StatusError(410, "unknown session: the server was restarted, or the session has timed out")
             if len(self._sessions) >= MAX_SESSIONS:
                 raise StatusError(429, f"{MAX_SESSIONS} clients are sampling already: try again later")
-            self._sessions[key] = LockstepSession(answer)
+            if owner and sum(each.owner == owner for each in self._sessions.values()) >= MAX_SESSIONS // 2:
+                raise StatusError(429, f"{owner} has {MAX_SESSIONS // 2} open sessions: end some, or try again later")
+            self._sessions[key] = LockstepSession(answer, key, owner)
         return self._sessions[key]
 
-    async def before_forward(self) -> None:
-        """Let rollouts run between two forwards (see `Decoder`), also those of clients that have just received answers."""
-        await drain_event_loop()
-        expected = [session for session in self._sessions.values() if session.replied and not session.slow]
-        if not expected:
-            return
-        waits = [asyncio.create_task(session.exchanged.wait()) for session in expected]
-        _, late = await asyncio.wait(waits, timeout=self.patience)
-        for task in late:
-            task.cancel()
-        for session in expected:
-            session.slow = session.replied
-        await drain_event_loop()
+    def attach(self, decoder: Decoder) -> None:
+        """Let a decoder wait before each forward for the client whose requests are its only ones (see `Decoder`).
+
+        It waits for a client that has just received answers until that goes on, `patience` is over, or another client's
+        request arrives.
+        """
+        submitted = asyncio.Event()
+        decoder.on_submit = submitted.set
+
+        async def before_forward() -> None:
+            await drain_event_loop()
+            clients = {generation.client for generation in (*decoder.waiting, *decoder.active)}
+            session = self._sessions.get(clients.pop() or "") if len(clients) == 1 else None
+            if session is None or not session.replied or session.slow:
+                return
+            submitted.clear()
+            waits = [asyncio.create_task(event.wait()) for event in (session.exchanged, submitted)]
+            done, _ = await asyncio.wait(waits, timeout=self.patience, return_when=asyncio.FIRST_COMPLETED)
+            for task in waits:
+                task.cancel()
+            session.slow = session.replied and not done
+            await drain_event_loop()
+
+        decoder.before_forward = before_forward

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import metadata
+from importlib.metadata import metadata, version
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ def _package(art_version: str | None) -> tuple[dict[str, Any], str]:
     if art_version is not None and not art_version.replace(".", "").isalnum():
         expected = "expected a tag, branch or commit of the repository, a folder or a wheel"
         raise ValueError(f"art_version is {art_version!r}: {expected}")
-    return {}, f"art-nb[train,server] @ git+{_source()}" + (f"@{art_version}" if art_version else "")
+    return {}, f"art-nb[train,server] @ git+{_source()}@{art_version or 'v' + version('art-nb')}"
 
 
 class SkyPilotBackend(RemoteBackend):
@@ -107,7 +107,8 @@ class SkyPilotBackend(RemoteBackend):
 
         Args:
             gpu: "H100", or "A100:4" for four. resources: further fields of SkyPilot's `resources`.
-            art_version: a tag, branch or commit of the repository, or a local folder or wheel; None: the latest commit.
+            art_version: a tag, branch or commit of the repository, or a local folder or wheel; None: the tag of the version
+                that is installed here.
             env_path: a file of NAME=VALUE lines with secrets for the machine, e.g. a token of the Hugging Face hub.
             force_restart: stop a running server and start a new one.
             tail_logs: print SkyPilot's output while it rents and installs.
@@ -135,8 +136,7 @@ class SkyPilotBackend(RemoteBackend):
             token = secrets.token_urlsafe(32)
             values = variables | {"ART_NB_TOKEN": token}
             await _launch(found, cluster_name, task, values, idle_minutes, tail_logs)
-            write_file(token_file, token.encode())
-            token_file.chmod(0o600)
+            write_file(token_file, token.encode(), private=True)
         tunnel, port = open_tunnel(cluster_name, ssh)
         try:
             await _answers(port, tunnel)

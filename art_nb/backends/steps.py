@@ -52,10 +52,13 @@ class StepState:
 
     @classmethod
     def read(cls, folder: Path, step: int) -> Self:
-        """Read state.json of a step's checkpoint. folder: of the model's files."""
+        """Read state.json of a step's checkpoint. folder: of the model's files. Raises: DamagedCheckpoint."""
         path = checkpoints.step_folder(folder / "checkpoints", step) / "state.json"
-        state = json.loads(path.read_text(encoding="utf-8"))
-        return cls(step, state.get("split", "train"), state["row"], state.get("request"))
+        try:
+            state = json.loads(path.read_text(encoding="utf-8"))
+            return cls(step, state.get("split", "train"), state["row"], state.get("request"))
+        except (ValueError, KeyError, TypeError, AttributeError, FileNotFoundError) as error:
+            raise checkpoints.DamagedCheckpoint(f"{path} is missing or damaged ({error})") from error
 
     def unlogged_row(self, folder: Path) -> dict[str, Any] | None:
         """Return the row, if the process was killed between writing the checkpoint and history.jsonl; else None."""

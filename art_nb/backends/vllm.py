@@ -34,19 +34,26 @@ ADAPTER = "adapter_model.safetensors"
 ID = "token_id:"  # prefix of tokens that vLLM returns as ids
 
 
-def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000) -> list[str]:
-    """Return the command that starts the server; its environment needs `VLLM_ALLOW_RUNTIME_LORA_UPDATING=True`.
+def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000, host: str = "127.0.0.1") -> list[str]:
+    """Return the command that starts the server, in an environment with the variables of `environment`.
 
     base_model: as of the `TrainableModel`. rank: of its adapter. gpus: number of GPUs for tensor parallelism.
+    host: address to listen on.
 
     Raises: ValueError for a rank above vLLM's limit.
     """
     max_rank = next((each for each in RANKS if each >= rank), None)
     if max_rank is None:
         raise ValueError(f"rank is {rank}: vLLM supports at most {RANKS[-1]}")
-    options = {"max-lora-rank": max_rank, "max-loras": 2, "tensor-parallel-size": gpus, "max-logprobs": 20, "port": port}
+    options: dict[str, Any] = {"max-lora-rank": max_rank, "max-loras": 2, "tensor-parallel-size": gpus, "max-logprobs": 20}
+    options |= {"host": host, "port": port}
     named = [part for name, value in options.items() for part in (f"--{name}", str(value))]
     return ["vllm", "serve", base_model, "--enable-lora", "--logprobs-mode", "raw_logprobs", *named]
+
+
+def environment(api_key: str) -> dict[str, str]:
+    """Return the variables of vLLM's environment. api_key: that of the `VllmBackend`; other users cannot see it there."""
+    return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_API_KEY": api_key}
 
 
 class VllmServer:
@@ -96,8 +103,8 @@ class VllmServer:
                 self._loading.pop(name, None)
                 raise RuntimeError(
                     f"vLLM does not load the adapter in {folder}: {error}. Start vLLM with the command of "
-                    "`art_nb.backends.vllm.command`, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment, on a "
-                    "machine that sees this folder."
+                    "`art_nb.backends.vllm.command`, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment "
+                    "(`environment`), on a machine that sees this folder."
                 ) from error
         except Exception:
             self._loading.pop(name, None)

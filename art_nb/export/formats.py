@@ -97,7 +97,7 @@ def _write(form: Form, policy: Policy, checkpoint: Checkpoint, folder: Path, ans
     else:
         write_merged(policy, folder)
     loader: Any = AutoPeftModelForCausalLM if form == "adapter" else AutoModelForCausalLM
-    model = loader.from_pretrained(folder, dtype=dtype if form == "adapter" else "auto").eval()
+    model = loader.from_pretrained(folder, trust_remote_code=False, dtype=dtype if form == "adapter" else "auto").eval()
     return compare(answers, torch_engine(model.to(policy.device)), dtype)
 
 

@@ -36,7 +36,8 @@ def convert(model: Path, out: Path) -> None:
     import torch
     from transformers import AutoConfig
 
-    kind = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[AutoConfig.from_pretrained(model).dtype]
+    stored = AutoConfig.from_pretrained(model, trust_remote_code=False).dtype
+    kind = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[stored]
     script = converter() / "convert_hf_to_gguf.py"
     command = [sys.executable, str(script), str(model), "--outfile", str(out), "--outtype", kind]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": "", "PYTHONIOENCODING": "utf-8"}

@@ -167,6 +167,16 @@ class SlotCache(Cache):
             buffers[i][self.rows, :, self.positions] = new[0].transpose(0, 1)
         return buffers
 
+    @property
+    def allocated(self) -> int:
+        """The number of slots that have memory."""
+        return max((buffers[0].shape[0] for buffers in self.buffers.values()), default=0)
+
+    def trim(self, rows: int) -> None:
+        """Free the memory of the slots from `rows` on, which hold nothing that is needed."""
+        kept = self.buffers.items() if rows else ()
+        self.buffers = {layer: [buffer[:rows].clone() for buffer in buffers] for layer, buffers in kept}
+
     def _grown(self, buffer: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
         """Return the buffer, enlarged if it has fewer than `slots` slots or a smaller `capacity`."""
         old_slots, kv_heads, old_capacity, size = buffer.shape

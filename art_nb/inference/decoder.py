@@ -6,7 +6,8 @@ A generation's tokens depend on its own draws only. The rest of the batch affect
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -26,16 +27,21 @@ MAX_SPECULATED = 8  # tokens
 class Decoder:
     """Completes generations: in this process (`BatchDecoder`) or on a server.
 
-    waiting, active: generations; tokens_sampled, seconds: totals since the start.
+    waiting, active: generations; tokens_sampled, seconds: totals since the start. cache_tokens: see `Slots.admit`.
+    threads: most threads of torch during a forward; None: its setting.
     before_forward: awaited before each forward; lets callers submit further generations to the batch.
+    on_submit: called when generations were submitted.
     on_reset: called when all generations are dropped after a failure.
     """
 
     def __init__(self) -> None:
         self.waiting: list[Generation] = []
         self.active: list[Generation] = []
+        self.cache_tokens: int | None = None
+        self.threads: int | None = None
         self.tokens_sampled, self.seconds = 0, 0.0
         self.before_forward: Callable[[], Awaitable[None]] = drain_event_loop
+        self.on_submit: Callable[[], None] = lambda: None
         self.on_reset: Callable[[], None] = lambda: None
 
     @property
@@ -100,6 +106,7 @@ class BatchDecoder(Decoder):
 
     def submit(self, generations: list[Generation]) -> None:
         self.waiting += generations
+        self.on_submit()
 
     async def _run(self) -> None:
         """Decode until no generation is left."""
@@ -108,10 +115,11 @@ class BatchDecoder(Decoder):
             while self.waiting or self.active:
                 await self.before_forward()
                 self._drop_cancelled()
-                admitted, self.waiting = self.slots.admit(self.waiting)
+                admitted, self.waiting = self.slots.admit(self.waiting, self.active, self.cache_tokens)
                 self.active += admitted
                 if self.active:
-                    self._step()
+                    with at_most_threads(self.threads):
+                        self._step()
         except BaseException as error:
             # After an interrupt or a failed forward no generation may hang, and no partial result may stay cached.
             broken = [*self.active, *self.waiting]
@@ -215,6 +223,20 @@ class BatchDecoder(Decoder):
         if generation.finish_reason:
             self.slots.free[generation.slot] = None
         generation.on_token()
+
+
+@contextmanager
+def at_most_threads(most: int | None) -> Iterator[None]:
+    """Let torch use at most so many threads in the block; None: as it is set."""
+    before = torch.get_num_threads()
+    if most is None or most >= before:
+        yield
+        return
+    torch.set_num_threads(most)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class NgramTable:

@@ -19,6 +19,7 @@ class Generation:
 
     draws: its source of uniform numbers; done: resolved when it ends.
     constraint: restricts the tokens that may be sampled; previous_slot: of the conversation's last turn.
+    client: any name of who waits for it; clients take turns when slots are scarce.
     pending: known tokens without keys and values; speculated: proposed tokens after them, see `NgramTable`.
     on_token: called after each forward that added tokens.
     """
@@ -32,6 +33,7 @@ class Generation:
     vocabulary: Vocabulary
     constraint: Constraint | None = None
     previous_slot: int | None = None
+    client: str | None = None
     slot: int = -1  # until it is admitted
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

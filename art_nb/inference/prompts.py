@@ -11,11 +11,15 @@ from functools import cached_property
 from itertools import groupby
 from typing import Any
 
+from art_nb.inference.bounded import BoundedDict
 from art_nb.inference.chat import RequestError
 from art_nb.inference.chat_template import CALL, CALLING, RESULT, USER, ChatTemplate, verify_template
 from art_nb.inference.control_tokens import control_tokens
 
 MAX_CONVERSATIONS = 4096  # that are remembered
+MAX_SAME = 1024  # of these with the same text
+MAX_PIECES = 16384  # rendered messages of one template
+MAX_TEMPLATES = 64  # one for each set of tools and arguments
 SYSTEM, ANSWER = {"role": "system", "content": "b"}, {"role": "assistant", "content": "c"}
 OTHER_CALLING = {**CALLING, "tool_calls": [{**CALL, "id": "call_5678"}]}
 OTHER_RESULT = {**RESULT, "tool_call_id": "call_5678"}
@@ -38,7 +42,7 @@ class IncrementalTemplate(ChatTemplate):
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
         super().__init__(tokenizer, tools, arguments)
         verify_template(tokenizer)
-        self._pieces: dict[Any, str] = {}
+        self._pieces = BoundedDict[Any, str](MAX_PIECES)
         self._shows_ids = True
 
     @cached_property
@@ -131,7 +135,7 @@ class PromptEncoder:
     def __init__(self, tokenizer, ends: Iterable[str]):
         control = control_tokens(tokenizer)
         self._encode, self._tokenizer, self._ends = control.ids, tokenizer, list(map(control.placeholder, ends))
-        self._templates: dict[str, IncrementalTemplate] = {}
+        self._templates = BoundedDict[str, IncrementalTemplate](MAX_TEMPLATES)
         self._answered: dict[str, list[AnsweredConversation]] = {}
 
     def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> IncrementalTemplate:
@@ -164,6 +168,8 @@ class PromptEncoder:
         """
         cut = max(text.rfind(end) for end in self._ends)
         if cut >= 0 and text.startswith(prompt):
-            self._answered.setdefault(text[:cut], []).append(AnsweredConversation(ids, slot))
+            same = self._answered.setdefault(text[:cut], [])
+            same.append(AnsweredConversation(ids, slot))
+            del same[:-MAX_SAME]
             if len(self._answered) > MAX_CONVERSATIONS:
                 del self._answered[next(iter(self._answered))]

@@ -12,6 +12,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletion
 
+from art_nb.inference.bounded import BoundedDict
 from art_nb.inference.chat import RequestError, parse_options
 from art_nb.inference.constraints import Constraints
 from art_nb.inference.decoder import BatchDecoder, Decoder
@@ -22,12 +23,14 @@ from art_nb.inference.prompts import PromptEncoder
 from art_nb.inference.streaming import Chunks, build_completion
 from art_nb.inference.vocabulary import Vocabulary
 
+MAX_PROMPTS = 100_000  # whose repetitions are counted
+
 
 class RequestKeys:
     """Keys of the requests to one policy, which seed their draws. A repeated prompt gets a new key."""
 
     def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
+        self._counts = BoundedDict[str, int](MAX_PROMPTS)
 
     def issue(self, policy_seed: object, seed: int | None, prompt: str, occurrence: int | None, min_occurrence: int) -> str:
         """Return the key of a request, and count its prompt.
@@ -80,7 +83,7 @@ class Sampler:
 
     async def create(
         self, *, messages: Any, policy: NamedPolicy | None = None, occurrence: int | None = None, min_occurrence: int = 0,
-        **parameters: Any,
+        client: str | None = None, **parameters: Any,
     ) -> ChatCompletion | Chunks:  # fmt: skip
         """Answer one chat completion request, as `openai.AsyncOpenAI().chat.completions.create` does.
 
@@ -93,6 +96,7 @@ class Sampler:
 
         occurrence: how many times this prompt was sampled before, for callers that count over several samplers.
         min_occurrence: a lower bound of it, for clients that outlive a restart of this sampler.
+        client: see `Generation`.
 
         Raises:
             RequestError: a parameter is out of range or unknown, or the conversation does not fit the context.
@@ -118,7 +122,7 @@ class Sampler:
         generations = [
             Generation(
                 policy, prompt, options, options.max_tokens or space, random.Random(f"{key} {i}"), loop.create_future(),
-                self.vocabulary, constraint, slot,
+                self.vocabulary, constraint, slot, client,
             )
             for i, constraint in enumerate(constraints)
         ]  # fmt: skip

@@ -1,5 +1,7 @@
 """KV cache slots: what each holds, prefix reuse, and which waiting generations start in the next forward."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from art_nb.inference.cache import SlotCache
@@ -29,18 +31,27 @@ class Slots:
                 self.held[slot], self.cache.lengths[slot] = [], 0
         self.free = dict.fromkeys(sorted(self.free))  # in the initial order, so that a run can be repeated exactly
 
-    def admit(self, waiting: list[Generation]) -> tuple[list[Generation], list[Generation]]:
+    def admit(
+        self, waiting: list[Generation], active: Sequence[Generation] = (), most_tokens: int | None = None
+    ) -> tuple[list[Generation], list[Generation]]:
         """Give waiting generations a free slot each. Returns those admitted, and those that still wait.
 
-        A prefix of the prompt that some slot holds is not computed again.
+        A prefix of the prompt that some slot holds is not computed again. active: generations that have a slot. most_tokens:
+        that the cache may have room for, slots times the longest conversation; None: no limit.
         """
         # Continued conversations come first, so that each finds its slot unchanged. Those of a policy get adjacent slots.
         queue = sorted(waiting, key=lambda generation: (generation.previous_slot is None, generation.policy.name))
+        if len({generation.client for generation in queue}) > 1:
+            queue = _in_turns(queue, active)
         longest_unused = iter(sorted(islice(self.free, len(queue))))
         admitted: list[Generation] = []
         delayed: list[Generation] = []
         for generation in queue:
             if not self.free or sum(len(each.pending) for each in admitted) > MAX_PREFILL:
+                delayed.append(generation)
+                continue
+            rows = self._rows([*active, *admitted], generation, most_tokens)
+            if rows == 0:
                 delayed.append(generation)
                 continue
             policy, prompt = generation.policy.name, generation.prompt
@@ -50,10 +61,31 @@ class Slots:
                 delayed.append(generation)
                 continue
             if slot is None:
-                slot = next(each for each in longest_unused if each in self.free)
+                choice = longest_unused if rows is None else (each for each in self.free if each < rows)
+                slot = next(each for each in choice if each in self.free)
             generation.slot, generation.pending = slot, self.occupy(slot, policy, prompt, source, shared)
             admitted.append(generation)
         return admitted, delayed
+
+    def _rows(self, busy: list[Generation], generation: Generation, most_tokens: int | None) -> int | None:
+        """Return the number of the first slots of which the generation may have one; 0: it must wait, None: all.
+
+        If the cache would become too large, what the other slots hold is dropped. A generation alone need not wait.
+        """
+        if most_tokens is None:
+            return None
+        rows = max([each.slot + 1 for each in busy] + [min(self.free) + 1])
+        longest = max(len(each.prompt) + each.max_tokens for each in [generation, *busy])
+        if busy and rows * longest > most_tokens:
+            return 0
+        if len(self.held) * longest <= most_tokens:
+            return None
+        if self.cache.allocated * longest > most_tokens:
+            kept = rows if busy else 0
+            for slot in range(kept, len(self.held)):
+                self.held[slot], self.cache.lengths[slot] = [], 0
+            self.cache.trim(kept)
+        return max(rows, self.cache.allocated)
 
     def longest_prefix(self, policy: str, prompt: list[int], previous: int | None) -> tuple[int | None, int]:
         """Return the slot that holds the longest prefix of the prompt, and its length in tokens.
@@ -82,6 +114,16 @@ class Slots:
         """Record that keys and values of these tokens were appended."""
         self.held[slot] += tokens
         self.cache.lengths[slot] += len(tokens)
+
+
+def _in_turns(queue: list[Generation], active: Iterable[Generation]) -> list[Generation]:
+    """Sort by how many generations of the same client are active or come first, so that no client takes all slots."""
+    ahead = Counter(generation.client for generation in active)
+    ranks = []
+    for generation in queue:
+        ranks.append(ahead[generation.client])
+        ahead[generation.client] += 1
+    return [queue[i] for i in sorted(range(len(queue)), key=ranks.__getitem__)]
 
 
 def _is_computed_next(generation: Generation, shared: int, admitted: list[Generation]) -> bool:

@@ -9,7 +9,7 @@ An answer is used only if:
 - `trajectory_id` is a string, or an integer (3 counts as "3").
 - `score` is a number from 0 to 1, or a string with such a decimal number and nothing else ("0.8", not "0.8x", "80%" or
   "8/10"). A score of 7 could be out of 10 or out of 7.
-- `explanation` is a string. Further keys are ignored.
+- `explanation` is a string; its terminal control sequences are dropped. Further keys are ignored.
 """
 
 import json
@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, Field
 
 FENCED = re.compile(r"```[A-Za-z]*\s*\n(?P<inside>.*)```", re.DOTALL)
+# Sequences that change a terminal, and the control characters that they begin with. Line ends and tabs stay.
+CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|(\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 DECIMAL = re.compile(r"0?\.[0-9]+|[01](\.[0-9]*)?")
 
 
@@ -109,7 +111,8 @@ def _score(entry: Any) -> TrajectoryScore:
         raise UnusableAnswer(f"trajectory_id must be a string: {_short(entry)}")
     if not isinstance(reason, str) or re.search(surrogate, reason):
         raise UnusableAnswer(f"the explanation of id {_short(name)} must be a string: {_short(reason)}")
-    return TrajectoryScore(trajectory_id=str(name), explanation=reason, score=_number(entry.get("score"), name))
+    score = _number(entry.get("score"), name)
+    return TrajectoryScore(trajectory_id=str(name), explanation=CONTROL.sub("", reason), score=score)
 
 
 def _number(value: Any, name: str | int) -> float:

@@ -22,12 +22,13 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from art_nb.backends.errors import StatusError, error_body, status_of
 from art_nb.serving import live, openai_routes, training_routes, work_routes
-from art_nb.serving.connections import BACKLOG, AcceptErrors, LimitedProtocol
+from art_nb.serving.connections import BACKLOG, LimitedProtocol, RepeatedMessages
 from art_nb.serving.guard import Guard
 from art_nb.serving.metrics import ServerMetrics
 from art_nb.serving.settings import Settings, describe_error, repeat_option
 from art_nb.serving.state import ServerState
 from art_nb.serving.tokens import CODE_SECONDS, COOKIE_DAYS, AccessToken, load_token
+from art_nb.storage.checkpoints import lock_folder
 
 log = logging.getLogger("art_nb.serving")
 
@@ -50,7 +51,7 @@ def make_app(settings: Settings, token: AccessToken) -> FastAPI:
     metrics = ServerMetrics(state)
     app.add_middleware(metrics.middleware)
     app.add_middleware(Guard, settings=settings, token=token)
-    for kind in (StatusError, openai.APIStatusError, ValueError, FloatingPointError, FileNotFoundError, Exception):
+    for kind in (StatusError, openai.APIStatusError, ValueError, ArithmeticError, FileNotFoundError, Exception):
         app.add_exception_handler(kind, _respond_with_error)
     _add_server_routes(app, state, metrics)
     for module in (openai_routes, training_routes, work_routes, live):
@@ -115,12 +116,17 @@ def serve(options: Sequence[str]) -> int:
         print(describe_error(error), file=sys.stderr)
         return 2
     try:
+        lock = lock_folder(settings.path)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
         print(f"{settings.host} port {settings.port}: {error.strerror}. Choose another with --port.", file=sys.stderr)
         return 1
-    with listening:
+    with listening, lock:
         url = f"http://{settings.host}:{listening.getsockname()[1]}"
         if created:
             print(f"token (shown only once): {created}", flush=True)
@@ -128,8 +134,10 @@ def serve(options: Sequence[str]) -> int:
         config = uvicorn.Config(
             make_app(settings, token), log_level="warning", server_header=False, date_header=False,
             timeout_graceful_shutdown=3, timeout_keep_alive=75, http=LimitedProtocol, backlog=BACKLOG,
+            proxy_headers=bool(settings.proxies), forwarded_allow_ips=settings.proxies,
         )  # fmt: skip
-        logging.getLogger("asyncio").addFilter(AcceptErrors())
+        for name in ("asyncio", "uvicorn.error"):
+            logging.getLogger(name).addFilter(RepeatedMessages())
         with suppress(KeyboardInterrupt):
             asyncio.run(uvicorn.Server(config).serve([listening]))
     return 0

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on what precedes a request: connections, and the time for headers and body.
+"""uvicorn's HTTP protocol with limits on what a stranger can hold: connections, and the time for headers and body.
 
 `guard` sees a request when its headers are complete. A client without the token could otherwise hold sockets open without
 sending a request, until the process has no file descriptor left for its owner.
@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
 import h11
@@ -22,6 +22,8 @@ BODY_RATE = 4096  # bytes per second that a body must arrive with, on average ov
 MAX_CONNECTIONS = 2000
 RESERVED = 128  # file descriptors for everything but connections
 BACKLOG = 64  # connections that are accepted at a time
+AUTHENTICATED = "art_nb.authenticated"  # key of a request's scope: whether it carries the token
+REPEATED = ("socket.accept() out of system resource", "Invalid HTTP request received")  # messages that strangers can cause
 
 
 def max_connections() -> int:
@@ -32,17 +34,27 @@ def max_connections() -> int:
     return max(16, min(MAX_CONNECTIONS, files - RESERVED - BACKLOG))
 
 
+def network(address: str) -> str:
+    """Return what the addresses of one client have in common: an IPv4 address, or the /64 network of an IPv6 address."""
+    try:
+        parsed = ip_address(address)
+    except ValueError:
+        return address
+    return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else address
+
+
 class LimitedProtocol(H11Protocol):
-    """One connection. With too many, the oldest without a request is closed, of the address that holds most of them."""
+    """One connection. With too many, the oldest without an authenticated request is closed, of the greediest network."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.opened, self._incomplete, self._bytes = time.monotonic(), "headers", 0
         self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
-        if sum(1 for _ in self._open()) > max_connections():
-            idle = [each for each in self._open() if each is not self and each.has_no_request]
-            held = Counter(each.address for each in idle)
-            oldest = max(idle, key=lambda each: (held[each.address], -each.opened), default=self)
+        open_now: list[Any] = [each for each in self.connections if not each.transport.is_closing()]
+        if len(open_now) > max_connections():
+            idle = [c for c in open_now if isinstance(c, LimitedProtocol) and c is not self and c.may_be_closed]
+            held = Counter(each.network for each in idle)
+            oldest = max(idle, key=lambda each: (held[each.network], -each.opened), default=self)
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -60,16 +72,13 @@ class LimitedProtocol(H11Protocol):
                 self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
 
     @property
-    def address(self) -> str:
-        return self.client[0] if self.client else ""
+    def network(self) -> str:
+        return network(self.client[0] if self.client else "")
 
     @property
-    def has_no_request(self) -> bool:
-        """Whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
-
-    def _open(self) -> Iterator[Any]:
-        return (c for c in self.connections if isinstance(c, LimitedProtocol) and not c.transport.is_closing())
+    def may_be_closed(self) -> bool:
+        """Whether no authenticated request is being answered."""
+        return self.cycle is None or self.cycle.response_complete or not self.cycle.scope.get(AUTHENTICATED)
 
     def _what_is_incomplete(self) -> str:
         if self.conn.their_state is h11.SEND_BODY:
@@ -85,13 +94,13 @@ class LimitedProtocol(H11Protocol):
         self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
 
 
-class AcceptErrors(logging.Filter):
-    """Passes one of asyncio's messages about failed `accept` calls in ten seconds, and all others."""
+class RepeatedMessages(logging.Filter):
+    """Passes one of the messages that strangers can cause at will in ten seconds, and all others."""
 
     last = -1e9
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if "socket.accept() out of system resource" not in record.getMessage():
+        if not any(text in record.getMessage() for text in REPEATED):
             return True
         passes, now = time.monotonic() - self.last > 10, time.monotonic()
         self.last = now if passes else self.last

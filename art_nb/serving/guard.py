@@ -12,6 +12,7 @@ response, whatever else the request contains and whether the route exists (tests
     *     *         401 missing or invalid token
 
 With or without the token: 403 for a browser page of another origin, 413 for a body that is too long, 429 over the limits.
+Requests without the token, and those of other origins, have limits of their own: they spend nothing of the owner's.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from art_nb.backends.errors import StatusError, error_body
+from art_nb.serving.connections import AUTHENTICATED, network
 from art_nb.serving.settings import Settings
 from art_nb.serving.tokens import AccessToken
 
@@ -40,6 +42,7 @@ SCRIPT_HASH = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for diges
 PUBLIC_PATHS = {"/healthz", "/login"}
 MAX_PUBLIC_BODY = 4096  # bytes
 MAX_ADDRESSES = 10_000
+Spender = tuple[str, bool]  # a client's network, and whether its requests are authenticated
 RETRY = {"retry-after": "1"}  # seconds
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -56,36 +59,39 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings, token: AccessToken) -> None:
         self.app, self.settings, self.token = app, settings, token
-        self._in_flight: Counter[str] = Counter()  # requests by address
-        self._buckets: dict[str, tuple[float, float]] = {}  # by address: requests left, and the time of that count
+        self._in_flight: Counter[Spender] = Counter()  # requests
+        self._body_bytes = 0  # of all requests in flight
+        self._buckets: dict[Spender, tuple[float, float]] = {}  # requests left, and the time of that count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self.app(scope, receive, send)
-        address = (scope.get("client") or ("", 0))[0]
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        origin, host = headers.get(b"origin"), headers.get(b"host", "")
+        is_foreign = origin is not None and not self._is_allowed(origin, host)
+        scope[AUTHENTICATED] = not is_foreign and self._is_authenticated(headers)
+        spender = network((scope.get("client") or ("", 0))[0]), scope[AUTHENTICATED]
         try:
-            self._check(scope, headers, address)
+            self._check(scope, headers, spender, is_foreign)
         except StatusError as error:
             if error.status == 401 and scope["type"] == "http" and scope["path"] == "/" and scope["method"] == "GET":
                 return await HTMLResponse(LOGIN, headers=HEADERS)(scope, receive, send)
             return await _reject(scope, receive, send, error)
-        self._in_flight[address] += 1
+        self._in_flight[spender] += 1
         try:
             await self._call_app(scope, receive, send)
         finally:
-            self._in_flight[address] -= 1
-            if not self._in_flight[address]:
-                del self._in_flight[address]
+            self._in_flight[spender] -= 1
+            if not self._in_flight[spender]:
+                del self._in_flight[spender]
 
-    def _check(self, scope: Scope, headers: dict[bytes, str], address: str) -> None:
-        self._spend(address)
-        origin = headers.get(b"origin")
-        if origin is not None and not self._is_allowed(origin, headers.get(b"host", "")):
+    def _check(self, scope: Scope, headers: dict[bytes, str], spender: Spender, is_foreign: bool) -> None:
+        self._spend(spender)
+        if is_foreign:
             raise StatusError(403, "this origin is not allowed; add it to the server's --origins")
-        if self._in_flight[address] >= self.settings.concurrency:
-            raise StatusError(429, f"{self._in_flight[address]} requests from this address are in flight", **RETRY)
-        if scope["path"] not in PUBLIC_PATHS and not self._is_authenticated(headers):
+        if self._in_flight[spender] >= self.settings.concurrency:
+            raise StatusError(429, f"{self._in_flight[spender]} requests from this address are in flight", **RETRY)
+        if scope["path"] not in PUBLIC_PATHS and not scope[AUTHENTICATED]:
             message = "missing or invalid token: send it as Authorization: Bearer ..."
             raise StatusError(401, message, **{"www-authenticate": "Bearer"})
         length = headers.get(b"content-length", "0")
@@ -98,14 +104,14 @@ class Guard:
     def _max_body(self, scope: Scope) -> int:
         return MAX_PUBLIC_BODY if scope["path"] in PUBLIC_PATHS else self.settings.max_body
 
-    def _spend(self, address: str) -> None:
-        """Take one request from the address's token bucket. Raises: StatusError when it is empty."""
+    def _spend(self, spender: Spender) -> None:
+        """Take one request from the spender's token bucket. Raises: StatusError when it is empty."""
         now, rate = time.monotonic(), self.settings.rate
-        left, counted_at = self._buckets.get(address, (2 * rate, now))
+        left, counted_at = self._buckets.get(spender, (2 * rate, now))
         left = min(2 * rate, left + (now - counted_at) * rate)
         if len(self._buckets) >= MAX_ADDRESSES:
             self._buckets.clear()
-        self._buckets[address] = (max(left - 1, 0.0), now)
+        self._buckets[spender] = (max(left - 1, 0.0), now)
         if left < 1:
             raise StatusError(429, f"more than {rate:g} requests per second", **RETRY)
 
@@ -132,10 +138,14 @@ class Guard:
         async def count_body() -> Message:
             nonlocal received, rejected
             message = await receive()
-            received += len(message.get("body", b""))
-            if received > self._max_body(scope):
+            received += (size := len(message.get("body", b"")))
+            self._body_bytes += size
+            error = self._too_long(scope) if received > self._max_body(scope) else None
+            if error is None and self._body_bytes > 2 * self.settings.max_body:
+                error = StatusError(429, "the bodies of all requests in flight exceed the server's limit", **RETRY)
+            if error is not None:
                 rejected = True
-                await _reject(scope, receive, send, self._too_long(scope))
+                await _reject(scope, receive, send, error)
                 return {"type": "http.disconnect"}
             return message
 
@@ -153,6 +163,8 @@ class Guard:
         except asyncio.CancelledError:  # uvicorn shuts down and its grace period is over
             if scope["type"] == "http" and not started and not rejected:
                 await _reject(scope, receive, send, StatusError(503, "the server is shutting down", **RETRY))
+        finally:
+            self._body_bytes -= received
 
 
 async def _reject(scope: Scope, receive: Receive, send: Send, error: StatusError) -> None:

@@ -52,7 +52,8 @@ def routes(state: ServerState) -> APIRouter:
     @router.post("/chat/completions", responses={400: {}, 404: {}, 499: {}, 500: {}}, response_model=None)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
         """Answer a conversation. Each choice names its policy in `policy`: "name@step"."""
-        start = partial(_complete, state, body.model_dump(exclude_none=True))
+        client = request.client.host if request.client else None
+        start = partial(_complete, state, body.model_dump(exclude_none=True), client)
         if body.stream:
             return await _stream(state.thread.stream(start, events))
         completion: ChatCompletion = await _while_connected(request, state.thread.run(start()))
@@ -61,9 +62,9 @@ def routes(state: ServerState) -> APIRouter:
     return router
 
 
-async def _complete(state: ServerState, request: dict[str, Any]) -> Any:
+async def _complete(state: ServerState, request: dict[str, Any], client: str | None) -> Any:
     model, name = await state.models.resolve(request["model"])
-    answer = await state.models.complete(model, {**request, "model": name})
+    answer = await state.models.complete(model, {**request, "model": name}, client)
     if isinstance(answer, Chunks):
         answer.min_interval = lambda: SECONDS_PER_STREAM * state.thread.open_streams
     return answer

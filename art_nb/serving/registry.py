@@ -5,10 +5,11 @@ What loads or samples runs in the backend's event loop; what only looks up or re
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from art_nb.backends.errors import StatusError
 from art_nb.backends.local import LocalBackend
@@ -17,24 +18,33 @@ from art_nb.serving.specs import ModelSpec
 from art_nb.storage.checkpoints import list_checkpoints, write_file
 from art_nb.types import PolicyName
 
+if TYPE_CHECKING:
+    from art_nb.backends.loaded_model import LoadedModel
+
+log = logging.getLogger("art_nb.serving")
 FILE = "model.json"
 BASE_MODELS = "base-models"  # the project of models that were never registered: untrained base models
-RESERVED = {"self", "to", "policy", "occurrence", "min_occurrence"}  # arguments of the backend that a client must not set
+RESERVED = {"self", "to", "policy", "occurrence", "min_occurrence", "client"}  # arguments that a client must not set
 
 
 class ModelRegistry:
     """Models by project and name.
 
-    backend: stores, samples and trains them. before_forward: what a model's sampler awaits between two forward passes.
+    backend: stores, samples and trains them. on_load: called with each model that is loaded.
+    most: models loaded at once.
     """
 
-    def __init__(self, backend: LocalBackend, before_forward: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        self.backend, self._before_forward = backend, before_forward
+    def __init__(self, backend: LocalBackend, on_load: Callable[[LoadedModel], None], most: int = 32) -> None:
+        self.backend, self._on_load, self.most = backend, on_load, most
         self.specs: dict[tuple[str, str], ModelSpec] = {}
         self._loaded: dict[tuple[str, str], TrainableModel] = {}
         for path in backend.path.glob(f"*/models/*/{FILE}"):
-            spec = ModelSpec.model_validate_json(path.read_text(encoding="utf-8"))
-            self.specs[spec.key] = spec
+            try:
+                spec = ModelSpec.model_validate_json(path.read_bytes())
+            except ValueError as error:
+                log.error("%s is damaged, its model is not served: restore the file or register the model (%s)", path, error)
+            else:
+                self.specs[spec.key] = spec
 
     def registered(self) -> list[ModelSpec]:
         """Return the specs of the models that clients registered."""
@@ -64,18 +74,21 @@ class ModelRegistry:
     async def register(self, spec: ModelSpec) -> TrainableModel:
         """Load a model at its latest checkpoint, or create it.
 
-        Raises: StatusError if its base model is not served (404) or the name is taken by a different model (409).
+        Raises: StatusError if its base model is not served (404), the name is taken by a different model or too many are
+            loaded (409).
         """
         spec = spec.model_copy(update={"base_model": self.base_model(spec.base_model)})
         if self.specs.get(spec.key, spec) != spec:
             raise StatusError(409, f"model {spec.name!r} exists with another base model or config: choose another name")
         if spec.key not in self._loaded:
+            if len(self._loaded) >= self.most:
+                raise StatusError(409, f"{self.most} models are loaded: raise --models, or restart the server")
             config: Any = spec.config.model_dump(exclude_none=True)
             model: TrainableModel = TrainableModel(
                 name=spec.name, project=spec.project, base_model=spec.base_model, _internal_config=config
             )
             await model.register(self.backend)
-            self.backend.loaded(model).sampler.decoder.before_forward = self._before_forward
+            self._on_load(self.backend.loaded(model))
             write_file(self.backend.output_dir(model) / FILE, spec.model_dump_json().encode())
             self.specs[spec.key], self._loaded[spec.key] = spec, model
         return self._loaded[spec.key]
@@ -123,13 +136,15 @@ class ModelRegistry:
                 yield str(PolicyName(shown, step))
         yield from self.backend.base_models
 
-    async def complete(self, trained: TrainableModel, request: dict[str, Any], min_occurrence: int = 0) -> Any:
+    async def complete(
+        self, trained: TrainableModel, request: dict[str, Any], client: str | None, min_occurrence: int = 0
+    ) -> Any:
         """Answer a chat completion with a policy of `trained`, as `Sampler.create`. Raises: RequestError, StatusError."""
         if reserved := RESERVED & request.keys():
             raise StatusError(400, f"unknown parameters: {_quoted(sorted(reserved))}")
         if not isinstance(messages := request.get("messages"), list):
             raise StatusError(400, f"messages is {messages!r:.200}: expected a list with at least one message")
-        return await self.backend.answer(trained, min_occurrence=min_occurrence, **request)
+        return await self.backend.answer(trained, min_occurrence=min_occurrence, client=client, **request)
 
 
 def _quoted(names: Iterable[str]) -> str:

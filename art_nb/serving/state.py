@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from art_nb.backends.local import LocalBackend
 from art_nb.backends.lockstep import LockstepSessions
@@ -17,6 +18,9 @@ from art_nb.serving.specs import ModelSpec
 from art_nb.serving.tokens import AccessToken, LoginCodes
 from art_nb.serving.training import TrainingRequests
 from art_nb.serving.work import WorkQueue
+
+if TYPE_CHECKING:
+    from art_nb.backends.loaded_model import LoadedModel
 
 
 class ProgressFeed:
@@ -55,10 +59,22 @@ class ServerState:
             base_models=settings.base_models,
         )  # fmt: skip
         self.sessions = LockstepSessions(settings.patience)
-        self.models = ModelRegistry(self.backend, self.sessions.before_forward)
+        self.models = ModelRegistry(self.backend, self._limit, settings.models)
         self.training = TrainingRequests(self.models, self.progress.publish)
         self.work = WorkQueue(settings.path / "work.sqlite")
         self.work.renew(None, settings.lease)  # while no server ran, workers could not renew their leases
+
+    def _limit(self, loaded: LoadedModel) -> None:
+        """Set what a server's decoders have and others do not."""
+        from art_nb.training.policy import SMALL_MODEL
+
+        decoder = loaded.sampler.decoder
+        self.sessions.attach(decoder)
+        decoder.cache_tokens = self.settings.cache_tokens
+        # The forward of a small model is many short products. Its threads wait for each other after each, and on all cores
+        # they compete with the event loops of the server and its clients: one core is left to these (`benchmarks.server`).
+        if loaded.policy.device.type == "cpu" and loaded.policy.parameters < SMALL_MODEL:
+            decoder.threads = max(1, (os.cpu_count() or 1) - 1)
 
     def status(self) -> dict[str, Any]:
         """Return models, sampling, episodes, workers and the last progress message."""

@@ -1,13 +1,14 @@
 """The server's access token, and the browser cookies and one-time login codes that stand in for it.
 
-The disk holds the token's SHA-256 digest and a browser a signed cookie; only the owner has the token itself.
+The disk holds the token's SHA-256 digest and the key that signs cookies, readable by the server's user only; a browser has a
+signed cookie; only the owner has the token itself.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
-import os
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -15,17 +16,20 @@ from pathlib import Path
 
 from art_nb.storage.checkpoints import write_file
 
-FILE = "token.sha256"
+FILE, KEY_FILE = "token.sha256", "cookie.key"
 COOKIE_DAYS = 30
 CODE_SECONDS = 120.0
 MAX_CODES = 64
 
 
 class AccessToken:
-    """Checks tokens and cookies against the digest of the server's token (SHA-256, 32 bytes)."""
+    """Checks tokens against the digest of the server's token (SHA-256, 32 bytes), and cookies that `key` has signed.
 
-    def __init__(self, digest: bytes) -> None:
-        self._digest = digest
+    The key is not derived from the digest: with the digest alone nobody can sign a cookie. A new token needs new cookies.
+    """
+
+    def __init__(self, digest: bytes, key: bytes) -> None:
+        self._digest, self._key = digest, hmac.digest(key, digest, "sha256")
         # The name differs between servers: those on one host must not overwrite each other's cookies.
         self.cookie_name = f"art_nb_{hmac.digest(digest, b'name', 'sha256').hex()[:12]}"
 
@@ -45,7 +49,7 @@ class AccessToken:
         return is_signed and int(expires) > time.time()
 
     def _signature(self, text: str) -> str:
-        return hmac.digest(self._digest, f"cookie {text}".encode(), "sha256").hex()
+        return hmac.digest(self._key, f"cookie {text}".encode(), "sha256").hex()
 
 
 class LoginCodes:
@@ -71,22 +75,29 @@ class LoginCodes:
 def load_token(folder: Path, token: str | None) -> tuple[AccessToken, str | None]:
     """Use `token`, else the one whose digest is stored in `folder`, else create one. Returns also the text of a new one.
 
-    Raises: ValueError when `token` is too short to be a secret, or the stored digest is damaged.
+    Raises: ValueError when `token` is too short to be a secret, or a stored file is damaged.
     """
+    if token is not None and len(token) < 16:
+        raise ValueError("token: fewer than 16 characters; give a longer one, or none to have one created")
+    if (key := _stored(folder / KEY_FILE)) is None:
+        key = secrets.token_bytes(32)
+        write_file(folder / KEY_FILE, key.hex().encode(), private=True)
     if token is not None:
-        if len(token) < 16:
-            raise ValueError("token: fewer than 16 characters; give a longer one, or none to have one created")
-        return AccessToken(_digest(token)), None
-    path = folder / FILE
-    if path.exists():
-        stored = path.read_text(encoding="ascii").strip()
-        if len(stored) != 64:
-            raise ValueError(f"{path} is damaged: delete it, and the next start creates a new token")
-        return AccessToken(bytes.fromhex(stored)), None
+        return AccessToken(_digest(token), key), None
+    if stored := _stored(folder / FILE):
+        return AccessToken(stored, key), None
     created = secrets.token_urlsafe(32)
-    write_file(path, _digest(created).hex().encode())
-    os.chmod(path, 0o600)
-    return AccessToken(_digest(created)), created
+    write_file(folder / FILE, _digest(created).hex().encode(), private=True)
+    return AccessToken(_digest(created), key), created
+
+
+def _stored(path: Path) -> bytes | None:
+    if not path.exists():
+        return None
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    if not re.fullmatch("[0-9a-f]{64}", text):
+        raise ValueError(f"{path} is damaged: delete it, and the next start creates a new one")
+    return bytes.fromhex(text)
 
 
 def _digest(text: str) -> bytes:

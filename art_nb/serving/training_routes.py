@@ -9,13 +9,14 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, StreamingResponse
 
 from art_nb.backends.errors import StatusError, error_body, status_of
 from art_nb.backends.lockstep import Exchange
 from art_nb.model import TrainableModel
+from art_nb.serving.connections import network
 from art_nb.serving.registry import BASE_MODELS
 from art_nb.serving.specs import ForkRequest, ModelSpec, Name, TrainRequest, TrainSFTRequest
 from art_nb.serving.state import ServerState
@@ -55,13 +56,14 @@ def routes(state: ServerState) -> APIRouter:
         return models.describe(models.spec(project, name))
 
     @router.post("/{project}/{name}/lockstep/{session}", responses={400: {}, 410: {}, 429: {}})
-    async def lockstep(project: Name, name: Name, session: SessionKey, exchange: Exchange) -> Response:
+    async def lockstep(project: Name, name: Name, session: SessionKey, exchange: Exchange, request: Request) -> Response:
         """Send many requests at once and receive the answers that became ready: {"answers": [...]}, or null if there are
         none yet; then repeat the same exchange."""
 
         async def exchanged() -> list[dict]:
             answer = partial(_complete, state, await models.load(project, name))
-            found = state.sessions.session(f"{project}/{name}/{session}", exchange.number, answer)
+            owner = network(request.client.host if request.client else "")
+            found = state.sessions.session(f"{project}/{name}/{session}", exchange.number, answer, owner)
             return await found.exchange(exchange)
 
         try:
@@ -139,14 +141,16 @@ def routes(state: ServerState) -> APIRouter:
     return router
 
 
-async def _complete(state: ServerState, trained: TrainableModel, /, min_occurrence: int = 0, **request: Any) -> Any:
+async def _complete(
+    state: ServerState, trained: TrainableModel, /, client: str, min_occurrence: int = 0, **request: Any
+) -> Any:
     """Answer a request for a policy of one model. The client may name the base model as its own machine does."""
     name = request.get("model")
     if not isinstance(name, str | None):
         raise StatusError(400, f"model is {name!r:.200}: expected a name")
     if name is not None and name.partition("@")[0] != trained.name:
         name = state.models.base_model(name)
-    return await state.models.complete(trained, {**request, "model": name, "stream": False}, min_occurrence)
+    return await state.models.complete(trained, {**request, "model": name, "stream": False}, client, min_occurrence)
 
 
 async def _train(state: ServerState, project: str, name: str, request: TrainRequest | TrainSFTRequest) -> Response:

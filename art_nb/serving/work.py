@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+MAX_LEASED_BYTES = 8 * 2**20  # of the scenarios of one lease; at least one episode is leased
 MAX_LEASES = 12  # of one episode: then it is marked as failed, as it may be what ends its workers
 LEASES_EXPIRED = {"type": "art_nb.LeaseExpired", "message": f"all {MAX_LEASES} leases of it expired", "traceback": ""}
 SCHEMA = """
@@ -22,6 +23,9 @@ CREATE TABLE IF NOT EXISTS episodes (
     batch TEXT NOT NULL, place INTEGER NOT NULL, model TEXT NOT NULL, step INTEGER NOT NULL, task TEXT NOT NULL,
     leases INTEGER NOT NULL DEFAULT 0, lease TEXT, worker TEXT, deadline REAL, result TEXT,
     PRIMARY KEY (batch, place)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS scenarios (
+    batch TEXT NOT NULL, number INTEGER NOT NULL, scenario TEXT NOT NULL, PRIMARY KEY (batch, number)
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS open_episodes ON episodes (deadline) WHERE result IS NULL;
 """
@@ -39,6 +43,7 @@ class WorkQueue:
         with self._transaction() as connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.executescript(SCHEMA)
+            connection.execute("DELETE FROM episodes WHERE batch NOT IN (SELECT batch FROM scenarios)")  # of an older format
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
@@ -47,19 +52,30 @@ class WorkQueue:
             connection.row_factory = sqlite3.Row
             yield connection
 
-    def add(self, batch: str, model: str, step: int, tasks: list[Any]) -> None:
-        """Add a batch of the model's `step`, unless it exists. Deletes the model's batches of earlier steps."""
-        rows = [(batch, place, model, step, json.dumps(task)) for place, task in enumerate(tasks)]
+    def add(self, batch: str, model: str, step: int, scenarios: list[Any], group_size: int, seed: int) -> None:
+        """Add `group_size` episodes of each scenario, unless the batch exists. Deletes the model's batches of earlier steps.
+
+        A scenario is stored once.
+        """
+        rows = [
+            (batch, number * group_size + member, model, step, json.dumps([number, f"{seed} {step} {number} {member}"]))
+            for number in range(len(scenarios))
+            for member in range(group_size)
+        ]
+        stored = [(batch, number, json.dumps(scenario)) for number, scenario in enumerate(scenarios)]
         with self._transaction() as connection:
             connection.execute("DELETE FROM episodes WHERE model = ? AND step < ?", (model, step))
+            connection.execute("DELETE FROM scenarios WHERE batch NOT IN (SELECT batch FROM episodes)")
+            connection.executemany("INSERT OR IGNORE INTO scenarios (batch, number, scenario) VALUES (?, ?, ?)", stored)
             connection.executemany(
                 "INSERT OR IGNORE INTO episodes (batch, place, model, step, task) VALUES (?, ?, ?, ?, ?)", rows
             )
 
     def lease(self, worker: str, most: int, seconds: float) -> list[dict[str, Any]]:
-        """Lease up to `most` episodes to a worker: batch, place (index in the batch), model, step, task, lease.
+        """Lease up to `most` episodes to a worker, fewer if their scenarios exceed MAX_LEASED_BYTES.
 
-        Earlier steps first, then episodes that were leased least often, so that the leases of a few are not used up.
+        Of each: batch, place (index in the batch), model, step, task {"scenario", "seed"}, lease. Earlier steps first, then
+        episodes that were leased least often, so that the leases of a few are not used up.
         """
         now, lease = self._clock(), secrets.token_hex(8)
         with self._transaction() as connection:
@@ -72,11 +88,21 @@ class WorkQueue:
                 "AND (deadline IS NULL OR deadline < ?) ORDER BY step, leases, batch, place LIMIT ?",
                 (now, most),
             ).fetchall()
+            leased: list[dict[str, Any]] = []
+            size = 0
+            for row in rows:
+                number, seed = json.loads(row["task"])
+                key = row["batch"], number
+                text = connection.execute("SELECT scenario FROM scenarios WHERE batch = ? AND number = ?", key).fetchone()[0]
+                size += len(text)
+                if leased and size > MAX_LEASED_BYTES:
+                    break
+                leased.append({**row, "task": {"scenario": json.loads(text), "seed": seed}, "lease": lease})
             connection.executemany(
                 "UPDATE episodes SET lease = ?, worker = ?, deadline = ?, leases = leases + 1 WHERE batch = ? AND place = ?",
-                [(lease, worker, now + seconds, row["batch"], row["place"]) for row in rows],
+                [(lease, worker, now + seconds, row["batch"], row["place"]) for row in leased],
             )
-        return [{**row, "task": json.loads(row["task"]), "lease": lease} for row in rows]
+        return leased
 
     def renew(self, leases: list[str] | None, seconds: float) -> int:
         """Extend the deadline of the episodes that these leases still hold, None: all leases; return their number."""

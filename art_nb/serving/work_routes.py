@@ -48,12 +48,8 @@ def routes(state: ServerState) -> APIRouter:
         """Add a batch, once. Returns how many of its episodes are open, leased and done."""
         if given.step not in state.models.steps(given.project, given.name):
             raise StatusError(404, f"model {given.name!r} has no checkpoint of step {given.step}")
-        tasks = [
-            {"scenario": scenario, "seed": f"{given.seed} {given.step} {group} {member}"}
-            for group, scenario in enumerate(given.scenarios)
-            for member in range(given.group_size)
-        ]
-        work.add(given.batch, f"{given.project}/{given.name}", given.step, tasks)
+        model = f"{given.project}/{given.name}"
+        work.add(given.batch, model, given.step, given.scenarios, given.group_size, given.seed)
         return work.counts(given.batch)
 
     @router.post("/leases")

@@ -6,8 +6,9 @@ leave two kinds of entries, which `recover` cleans up:
     .tmp-PID-RANDOM         incomplete, or about to be deleted: garbage once process PID is dead
     .old-PID-RANDOM-NAME    the previous content of NAME, moved aside for an instant while NAME is replaced
 
-Writers of JSON lines to NAME lock `.NAME.lock`, an empty file that stays. Only one machine at a time may write to a
-folder. These guarantees hold for a killed process on every system. Limits:
+Writers of JSON lines to NAME lock `.NAME.lock`, and a process that has a model loaded locks `.lock` in its folder: empty
+files that stay. Only one machine at a time may write to a folder. These guarantees hold for a killed process on every
+system. Limits:
 
     macOS      After a power failure, data that fsync has handed to the drive may be missing: it was in the drive's cache.
     Windows    After a power failure a folder may have its previous content: folders cannot be fsynced. What another
@@ -27,10 +28,11 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 WINDOWS = os.name == "nt"
 RETRY_S = 5.0
+LOCK_S = 10.0  # to wait for a lock: a killed process may take some time to end
 
 _LEFTOVER = re.compile(r"\.(?P<kind>tmp|old)-(?P<pid>\d+)-[0-9a-f]{8}(-(?P<name>.+))?")
 
@@ -52,6 +54,31 @@ def list_checkpoints(directory: Path) -> list[int]:
 def latest(directory: Path) -> int | None:
     """Return the last step that has a checkpoint."""
     return max(list_checkpoints(directory), default=None)
+
+
+class DamagedCheckpoint(ValueError):
+    """A file of a checkpoint is missing, truncated or altered."""
+
+
+def set_aside(directory: Path, step: int) -> Path:
+    """Rename the checkpoint of a step, so that it is no checkpoint any more. Returns its new folder."""
+    aside = directory / f"damaged-{step:04d}-{secrets.token_hex(4)}"
+    _retry_while_open(os.rename, step_folder(directory, step), aside)
+    return aside
+
+
+def lock_folder(folder: Path) -> FileLock:
+    """Lock a folder for this process, until the returned lock is released or the process ends; it may lock it repeatedly.
+
+    Raises: RuntimeError when another process holds the lock for longer than a killed one needs to end.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock", is_singleton=True, thread_local=False)
+    try:
+        lock.acquire(timeout=LOCK_S)
+    except Timeout as error:
+        raise RuntimeError(f"another process uses {folder}: end it (a notebook's kernel?), or give another path") from error
+    return lock
 
 
 def prune(directory: Path, keep: set[int]) -> None:
@@ -88,12 +115,16 @@ def write_folder(path: str | Path, fill: Callable[[Path], None]) -> None:
         _replace_folder(new, path)
 
 
-def write_file(path: str | Path, data: bytes) -> None:
-    """Create or replace the file `path`; it holds `data` or its previous content, never a part."""
+def write_file(path: str | Path, data: bytes, private: bool = False) -> None:
+    """Create or replace the file `path`; it holds `data` or its previous content, never a part.
+
+    private: only this user can read the file at any time, and enter its folder if that is new.
+    """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
     with _temporary(path.parent) as new:
-        new.write_bytes(data)
+        with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600 if private else 0o666)) as file:
+            file.write(data)
         _sync(new)
         _retry_while_open(os.replace, new, path)
         _sync(path.parent)

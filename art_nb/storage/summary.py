@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable
 from typing import Any
 
 from art_nb.metrics import ADDED_UP
 from art_nb.trajectories import Trajectory, TrajectoryGroup
+from art_nb.trajectories.records import as_float
 from art_nb.trajectories.usage import rollout_seconds
 
 
@@ -35,15 +37,15 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     Metrics that are added up rather than averaged, such as costs, are left out (see `art_nb.metrics`).
     """
     trajectories = [trajectory for group in groups for trajectory in group]
-    rewards = [trajectory.reward for trajectory in trajectories]
-    deviations = [statistics.stdev(t.reward for t in group) for group in groups if len(group) > 1]
+    rewards = [as_float(trajectory.reward) for trajectory in trajectories]
+    deviations = [_deviation([as_float(t.reward) for t in group]) for group in groups if len(group) > 1]
     row: dict[str, Any] = {
         **_means(trajectory.metrics for trajectory in trajectories),
         **{f"group_{name}": mean for name, mean in _means(group.metrics for group in groups).items()},
         "groups": len(groups),
         "trajectories": len(trajectories),
         "exceptions": sum(len(group.exceptions) for group in groups),
-        "group_rewards": [[t.reward for t in group] for group in groups],
+        "group_rewards": [[as_float(t.reward) for t in group] for group in groups],
     }
     if durations := [took for t in trajectories if (took := rollout_seconds(t)) is not None]:
         row["duration"] = sum(durations) / len(durations)
@@ -54,12 +56,16 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     return row
 
 
+def _deviation(rewards: list[float]) -> float:
+    return statistics.stdev(rewards) if all(map(math.isfinite, rewards)) else math.nan
+
+
 def _means(metrics: Iterable[dict[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for each in metrics:
         for name, value in each.items():
             if not name.startswith(ADDED_UP):
-                values.setdefault(name, []).append(float(value))
+                values.setdefault(name, []).append(as_float(value))
     return {name: sum(column) / len(column) for name, column in values.items()}
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when transformers is first imported
 
@@ -89,7 +90,8 @@ def load_policy(
 
     base_model: the folder of a model or of an adapter, or a name on the Hugging Face hub.
     engine: "unsloth", "transformers", or "auto" (Unsloth if it can be imported).
-    init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, ...). The
+    init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, revision, ...).
+        Code that comes with a model is run only with trust_remote_code=True. The
         default dtype is the stored one on a GPU; on a CPU float32, or with transformers that of `dtype_on_cpu`.
     peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Not for an adapter.
     seed: of the adapter's random initialisation.
@@ -105,7 +107,7 @@ def load_policy(
     is_local = Path(name).exists()
     try:
         with progress_bars(not is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            model, tokenizer = load(name, dict(init_args or {}), dict(peft_args or {}), seed)
+            model, tokenizer = load(name, {"trust_remote_code": False, **(init_args or {})}, dict(peft_args or {}), seed)
     except OSError as error:
         if not is_local:
             error.add_note(f"{name!r} was interpreted as a name on the hub, because {Path.cwd()} contains no such folder.")
@@ -172,9 +174,10 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
     from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
     on_gpu = torch.cuda.is_available()
-    tokenizer = _load_tokenizer(name)
+    source = {key: init_args[key] for key in ("trust_remote_code", "revision") if key in init_args}
+    tokenizer = _load_tokenizer(name, **source)
     if init_args.get("dtype") is None:
-        init_args["dtype"] = "auto" if on_gpu else dtype_on_cpu(AutoConfig.from_pretrained(_base_name(name)).dtype)
+        init_args["dtype"] = "auto" if on_gpu else dtype_on_cpu(AutoConfig.from_pretrained(_base_name(name), **source).dtype)
     if on_gpu:
         init_args.setdefault("device_map", {"": torch.cuda.current_device()})
     checkpointing = init_args.pop("use_gradient_checkpointing", False)
@@ -231,9 +234,10 @@ def is_adapter(name: str | Path) -> bool:
     return (Path(name) / "adapter_config.json").exists()
 
 
-def _load_tokenizer(name: str) -> PreTrainedTokenizerBase:
+def _load_tokenizer(name: str, **source: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model. The folder of an adapter often has none: then load that of its base model."""
-    return AutoTokenizer.from_pretrained(name if (Path(name) / "tokenizer_config.json").exists() else _base_name(name))
+    folder = name if (Path(name) / "tokenizer_config.json").exists() else _base_name(name)
+    return AutoTokenizer.from_pretrained(folder, **{"trust_remote_code": False, **source})
 
 
 def _base_name(name: str) -> str:

@@ -6,6 +6,7 @@ Does not depend on models or losses. Uses torch's `ProcessGroupGloo` directly, w
 
 from __future__ import annotations
 
+import socket
 from datetime import timedelta
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ class SingleProcess:
 
 
 class ProcessGroup(SingleProcess):
-    """Process number `rank` of `size`. The constructor blocks until all have joined; rank 0 listens at host and port.
+    """Process number `rank` of `size`. The constructor blocks until all have joined; rank 0 listens at host and port only.
 
     join_timeout: seconds to wait for the others to join.
 
@@ -48,9 +49,11 @@ class ProcessGroup(SingleProcess):
         self.rank, self.size = rank, size
         timeout = timedelta(seconds=join_timeout)
         try:
-            store = torch.distributed.TCPStore(host, port, size, rank == 0, timeout)
+            # torch would listen on all interfaces, and does not check who connects.
+            listening = socket.create_server((host, port), backlog=size).detach() if rank == 0 else None
+            store = torch.distributed.TCPStore(host, port, size, rank == 0, timeout, master_listen_fd=listening)
             self._group = torch.distributed.ProcessGroupGloo(store, rank, size, timeout)
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             raise PeerLost(f"not all {size} learners joined at {host}:{port} within {join_timeout:g} s: {error}") from error
 
     def shard(self, items: list[T]) -> list[T]:

@@ -16,6 +16,7 @@ from art_nb.inference.messages import normalize
 from art_nb.inference.prompts import PromptEncoder
 from art_nb.training.grpo import group_advantages, turn_advantages
 from art_nb.trajectories import History, Trajectory, TrajectoryGroup
+from art_nb.trajectories.records import as_float
 from art_nb.types import MessageOrChoice, PolicyName, TrainConfig
 
 
@@ -122,8 +123,8 @@ def check_rewards(groups: list[TrajectoryGroup]) -> None:
             rewards = [("reward", trajectory.reward)]
             rewards += [(f"turn_rewards[{i}]", r) for i, r in enumerate(trajectory.turn_rewards or [])]
             for name, reward in rewards:
-                if not math.isfinite(reward):
-                    raise ValueError(f"group {g}, trajectory {t}: {name} is {reward}, not a finite number")
+                if not math.isfinite(as_float(reward)):
+                    raise ValueError(f"group {g}, trajectory {t}: {name} is {reward!s:.40}, not a finite number")
 
 
 def has_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bool:

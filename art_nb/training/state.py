@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from peft import get_peft_model_state_dict, set_peft_model_state_dict
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+
+from art_nb.storage.checkpoints import DamagedCheckpoint
 
 if TYPE_CHECKING:
     from art_nb.training.policy import Policy
@@ -31,9 +34,9 @@ def save_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: 
 def read_adapter(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
     """Return the adapter of a checkpoint, its tensors named as in PEFT's files.
 
-    Raises: ValueError when names or shapes differ from those of the policy's adapter.
+    Raises: DamagedCheckpoint; ValueError when names or shapes differ from those of the policy's adapter.
     """
-    adapter, expected = load_file(folder / ADAPTER), get_peft_model_state_dict(policy.model, save_embedding_layers=False)
+    adapter, expected = _load(folder / ADAPTER), get_peft_model_state_dict(policy.model, save_embedding_layers=False)
     if {name: t.shape for name, t in adapter.items()} != {name: t.shape for name, t in expected.items()}:
         raise ValueError(
             f"the adapter in {folder} does not fit this model: it was made with another base model, rank or "
@@ -43,13 +46,21 @@ def read_adapter(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def load_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Load what `save_policy_state` wrote. Raises: ValueError when the adapter does not fit the model."""
-    set_peft_model_state_dict(policy.model, read_adapter(policy, folder))
+    """Load what `save_policy_state` wrote. Raises, with nothing loaded: as `read_adapter`."""
+    adapter, optimizer_state = read_adapter(policy, folder), _load(folder / OPTIMIZER)
+    set_peft_model_state_dict(policy.model, adapter)
     state: OptimizerState = {}
-    for key, value in load_file(folder / OPTIMIZER).items():
+    for key, value in optimizer_state.items():
         index, name = key.split(".", 1)
         state.setdefault(int(index), {})[name] = value.clone()  # unmaps the file: Windows cannot delete a mapped file
     set_optimizer_state(optimizer, state)
+
+
+def _load(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(path)
+    except (SafetensorError, FileNotFoundError) as error:
+        raise DamagedCheckpoint(f"{path} is missing or damaged ({error})") from error
 
 
 def set_optimizer_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:

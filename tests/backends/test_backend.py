@@ -1,10 +1,13 @@
 """A model from registration to checkpoints: the files of a step, and the state after an error or an interrupt."""
 
 import asyncio
+import gc
 import json
 import math
 import os
 import random
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -162,6 +165,51 @@ def test_a_new_process_resumes_bit_exactly_from_the_latest_checkpoint(base, tmp_
     assert [row["step"] for row in rows] == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "optimizer.safetensors", "state.json"])
+def test_a_truncated_checkpoint_is_named_and_the_one_before_it_continued(base, tmp_path, name):
+    async def main():
+        await run(await registered(base, tmp_path), until=2)
+        folder = tmp_path / "p/models/m/checkpoints"
+        os.truncate(folder / "0002" / name, 40)
+        with pytest.warns(UserWarning, match=f"0002.{name}.*Continuing from step 1"):
+            model = await registered(base, tmp_path)
+        assert await model.get_step() == 1 and checkpoints.list_checkpoints(folder) == [0, 1]
+        assert len(list(folder.glob("damaged-0002-*"))) == 1
+        await run(model, until=2)
+        os.truncate(folder / "0002" / name, 40)
+        await model.delete_checkpoints()
+        with pytest.raises(checkpoints.DamagedCheckpoint, match=name):
+            await registered(base, tmp_path)
+
+    asyncio.run(main())
+
+
+LOADS = """
+import asyncio, sys
+import art_nb as art
+from art_nb.storage import checkpoints
+checkpoints.LOCK_S = 0.1
+model = art.TrainableModel(name="m", project="p", base_model=sys.argv[1], _internal_config={"peft_args": {"r": 4, "lora_alpha": 8}})
+asyncio.run(model.register(art.LocalBackend(path=sys.argv[2], engine="transformers")))
+"""
+
+
+def test_a_model_is_loaded_in_one_process_at_a_time(base, tmp_path):
+    def elsewhere():
+        return subprocess.run([sys.executable, "-c", LOADS, base, tmp_path], capture_output=True, text=True)
+
+    async def main():
+        model = await registered(base, tmp_path)
+        await registered(base, tmp_path)  # again in this process: a cell that is run twice
+        refused = elsewhere()
+        assert refused.returncode == 1 and "RuntimeError: another process uses" in refused.stderr
+        await model.backend().close()
+
+    asyncio.run(main())
+    gc.collect()
+    assert elsewhere().returncode == 0
+
+
 def test_the_seed_determines_the_run(base, tmp_path):
     async def go(path, seed):
         await run(await registered(base, path, seed=seed), 1)
@@ -272,7 +320,7 @@ def test_only_the_documented_files_are_written(base, tmp_path, monkeypatch):
 
     asyncio.run(main())
     files = {str(f.relative_to(tmp_path / "runs/p/models/m")) for f in tmp_path.rglob("*") if f.is_file()}
-    logged = {"history.jsonl", ".history.jsonl.lock", "trajectories/train/0001.jsonl"}
+    logged = {"history.jsonl", ".history.jsonl.lock", ".lock", "trajectories/train/0001.jsonl"}
     assert {f for f in files if not f.startswith("checkpoints/")} == logged
     kept = {"adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "state.json"}
     for step in ("0000", "0001"):

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 
 import psutil
@@ -277,3 +278,31 @@ def test_rollouts_run_in_worker_processes_and_survive_their_crashes(cluster, tin
         assert len({str(turns) for turns in rollouts}) == 12
         assert {policy for turns in rollouts for policy, *_ in turns} == {f"m@{step}"}
     assert len(list(ended.iterdir())) >= 24  # one that had ended may have died before its word was out
+
+
+CLUSTER = """
+import sys
+import psutil
+from art_nb.backends.ray.calls import connect
+assert connect("local", 2) and not connect("local", 2)
+import ray
+processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+sockets = [c for process in processes for c in process.net_connections("tcp") if c.status == "LISTEN"]
+print(ray.get_runtime_context().gcs_address, *{c.laddr.ip for c in sockets}, flush=True)
+sys.stdin.read()
+"""
+STRANGER = "import ray, sys; ray.init(address=sys.argv[1]); print(ray.get(ray.remote(lambda: 'code ran').remote()))"
+
+
+def test_a_process_without_the_token_cannot_join_a_cluster_that_was_started_here(tmp_path):
+    """Nor can another machine reach it. `ray` must not have been imported before: hence another process."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": str(tmp_path)}
+    owner = subprocess.Popen([sys.executable, "-c", CLUSTER], env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        address, *listening = owner.stdout.readline().split()
+        assert listening and set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+        stranger = subprocess.run([sys.executable, "-c", STRANGER, address], env=clean, capture_output=True, text=True)
+        assert stranger.returncode != 0 and "code ran" not in stranger.stdout, stranger.stdout
+    finally:
+        owner.communicate("")
+    assert owner.returncode == 0 and not list(tmp_path.rglob("auth_token"))

@@ -7,7 +7,7 @@ from test_backend import gather
 from vllm_stand_in import TABLE, VllmStandIn
 
 import art_nb as art
-from art_nb.backends.vllm import RANKS, VllmBackend, command
+from art_nb.backends.vllm import RANKS, VllmBackend, command, environment
 from art_nb.inference.chat import RequestError
 
 CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
@@ -137,6 +137,8 @@ def test_the_command_has_flags_that_vllm_knows():
     said = command("Qwen/Qwen2.5-7B-Instruct", rank=12, gpus=2)
     assert said[:3] == ["vllm", "serve", "Qwen/Qwen2.5-7B-Instruct"]
     assert {flag for flag in said if flag.startswith("--")} <= set(TABLE["flags"])
+    assert said[said.index("--host") + 1] == "127.0.0.1" and not any("key" in word for word in said)
+    assert environment("secret") == {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_API_KEY": "secret"}
     assert said[said.index("--max-lora-rank") + 1] == "16" and said[said.index("--tensor-parallel-size") + 1] == "2"
     with pytest.raises(ValueError, match="rank is 513"):
         command("base", rank=513)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TORCH = "torch==2.13.0"
 
-MOST_LINES = 16_300  # of Python in art_nb, 10,600 of them neither blank nor documentation. Lower it when the library shrinks.
+MOST_LINES = 16_650  # of Python in art_nb, 10,850 of them neither blank nor documentation. Lower it when the library shrinks.
 MOST_LINES_OF_A_STEP = 9_000
 TRAINING_STEP = ("art_nb.model", "art_nb.gather", "art_nb.backends.local")
 # Underscore names that are not private: ART's public ones, and those that anywidget reads.
@@ -278,8 +278,9 @@ def test_setting_the_address_writes_project_cells_and_badges_and_removing_it_res
     project = tomllib.loads((copy / "pyproject.toml").read_text())["project"]
     assert project["urls"] == {"Repository": "https://github.com/someone/art_nb"} and project["scripts"]
     source = "".join(setup_cell.first_code_cell(json.loads(notebook.read_text()))["source"])
-    assert '"https://github.com/someone/art_nb", "course"' in source and "upload" not in source
-    link = "https://colab.research.google.com/github/someone/art_nb/blob/main/notebooks/00_start_here.ipynb"
+    tag = f"v{project['version']}"
+    assert f'"--branch={tag}", "https://github.com/someone/art_nb", "course"' in source and "upload" not in source
+    link = f"https://colab.research.google.com/github/someone/art_nb/blob/{tag}/notebooks/00_start_here.ipynb"
     assert f"(notebooks/00_start_here.ipynb) [![Open in Colab](book/pictures/colab.svg)]({link}) |" in (copy / "README.md").read_text("utf-8")
     assert setup_cell.set_address("https://github.com/someone/art_nb") == []
     assert setup_cell.set_address("") == changed

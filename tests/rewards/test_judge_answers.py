@@ -176,3 +176,9 @@ def test_fuzzed_answers_damaged_at_random():
         written = {float(number) for number in re.findall(r'"score": ?"?([0-9.]+(?:e-?[0-9]+)?)', text)}
         assert all(0 <= score.score <= 1 and score.score in written for score in found)
     assert 100 < accepted < 2_500
+
+
+@pytest.mark.parametrize("sequence", ["\x1b[2J", "\x1b]0;title\x07", "\x1b]8;;http://x\x1b\\", "\x9b31m", "\x1b", "\x00", "\x08", "\x7f"])
+def test_a_judge_cannot_control_the_terminal(sequence):
+    text = json.dumps({"scores": [{"trajectory_id": "1", "explanation": f"wr{sequence}ong\nline\té", "score": 0.5}]})
+    assert parse(text, ["1"])[0].explanation == "wrong\nline\té"

@@ -13,7 +13,7 @@ import uvicorn
 from running_server import TOKEN, serving
 
 from art_nb.serving import connections
-from art_nb.serving.connections import BACKLOG, AcceptErrors, LimitedProtocol
+from art_nb.serving.connections import AUTHENTICATED, BACKLOG, LimitedProtocol, RepeatedMessages, network
 
 try:
     import resource
@@ -50,6 +50,7 @@ def small_server(**options):
 
     async def app(scope, receive, send):
         length, more = 0, scope["type"] == "http"
+        scope[AUTHENTICATED] = (b"x-owner", b"1") in scope.get("headers", ())
         while more:
             message = await receive()
             length, more = length + len(message.get("body", b"")), message.get("more_body", False)
@@ -75,10 +76,10 @@ def is_closed(stranger):
         return True
 
 
-def answer(stranger):
+def answer(stranger, body=b"0"):
     """Read a whole response; all are short."""
     received = b""
-    while not received.endswith(b"\r\n\r\n0"):
+    while not received.endswith(b"\r\n\r\n" + body):
         received += (more := stranger.recv(1000))
         assert more, received
     return received
@@ -117,11 +118,31 @@ def test_the_oldest_idle_connection_of_the_greediest_address_makes_room(monkeypa
             assert answer(each)
 
 
-def test_failed_accepts_are_logged_once_in_a_while(caplog):
+def test_unanswered_requests_without_the_token_make_room_and_the_owners_do_not(monkeypatch):
+    monkeypatch.setattr(connections, "max_connections", lambda: 3)
+    half_a_body = b"POST /login HTTP/1.1\r\nhost: x\r\nx-owner: %d\r\nexpect: 100-continue\r\ncontent-length: 9\r\n\r\ntoken="
+    with small_server() as port, contextlib.ExitStack() as opened:
+        owner, *strangers = [opened.enter_context(connected(port, half_a_body % owners)) for owners in (1, 0, 0)]
+        for each in (owner, *strangers):
+            assert b"100 Continue" in each.recv(1000)  # the server reads the body
+        strangers.append(opened.enter_context(connected(port, half_a_body % 0)))
+        assert b"100 Continue" in strangers[-1].recv(1000) and is_closed(strangers[0])
+        for each in (owner, *strangers[1:]):
+            each.sendall(b"abc")
+            assert answer(each, b"9")
+
+
+def test_the_addresses_of_an_ipv6_network_are_one_client():
+    assert network("2001:db8::1") == network("2001:db8::ffff:2") != network("2001:db8:0:1::1")
+    assert network("10.0.0.1") != network("10.0.0.2") and network("") == ""
+
+
+@pytest.mark.parametrize("message", ["socket.accept() out of system resource", "Invalid HTTP request received."])
+def test_messages_that_strangers_cause_are_logged_once_in_a_while(caplog, message):
     log = logging.Logger("asyncio")
     log.addHandler(caplog.handler)
-    log.addFilter(AcceptErrors())
+    log.addFilter(RepeatedMessages())
     for _ in range(1000):
-        log.error("socket.accept() out of system resource")
+        log.error(message)
         log.error("something else")
     assert len(caplog.records) == 1001

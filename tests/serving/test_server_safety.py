@@ -1,8 +1,10 @@
 """What the server rejects: missing tokens, other origins, excess, path traversal, malformed requests."""
 
+import contextlib
 import hashlib
 import http.client
 import json
+import os
 import random
 import re
 import socket
@@ -16,9 +18,12 @@ import schemathesis
 from hypothesis import HealthCheck, given, settings
 from running_server import TOKEN, serving
 
+from art_nb.backends.local import LocalBackend
 from art_nb.serving.app import serve
+from art_nb.serving.registry import ModelRegistry
 from art_nb.serving.settings import Settings, repeat_option
-from art_nb.serving.tokens import CODE_SECONDS, FILE, MAX_CODES, LoginCodes, load_token
+from art_nb.serving.tokens import CODE_SECONDS, FILE, KEY_FILE, MAX_CODES, LoginCodes, load_token
+from art_nb.storage import checkpoints
 
 AUTHORISED = {"authorization": f"Bearer {TOKEN}"}
 
@@ -107,6 +112,41 @@ def test_a_token_is_made_once_and_the_disk_holds_only_its_digest(tmp_path):
         load_token(tmp_path, "short")
 
 
+def test_secrets_are_readable_by_their_owner_alone_from_the_first_instant(tmp_path, monkeypatch):
+    modes, sync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: (modes.append(stat.S_IMODE(os.fstat(fd).st_mode)), sync(fd)))
+    load_token(tmp_path / "new", None)
+    assert set(modes) == {0o600, 0o700} and len(list((tmp_path / "new").iterdir())) == 2
+
+
+def test_the_tokens_digest_does_not_sign_cookies(tmp_path):
+    made = load_token(tmp_path, None)[0]
+    for name in (FILE, KEY_FILE):
+        other = tmp_path / f"without-{name}"
+        other.mkdir()
+        (other / name).write_text((tmp_path / name).read_text())
+        assert not load_token(other, None)[0].accepts_cookie(made.new_cookie())
+    (tmp_path / KEY_FILE).write_text("x" * 64)
+    with pytest.raises(ValueError, match="cookie.key is damaged"):
+        load_token(tmp_path, None)
+
+
+def test_a_damaged_model_file_stops_neither_the_server_nor_other_models(tmp_path, caplog):
+    for name, text in (("good", '{"project": "p", "name": "good", "base_model": "tiny"}'), ("bad", '{"project"'), ("worse", "\xff")):
+        (tmp_path / "p/models" / name).mkdir(parents=True)
+        (tmp_path / "p/models" / name / "model.json").write_text(text, "latin-1")
+    models = ModelRegistry(LocalBackend(path=tmp_path, base_models={"tiny": "tiny"}), lambda loaded: None)
+    assert list(models.specs) == [("p", "good")]
+    assert sorted(record.args[0].parent.name for record in caplog.records) == ["bad", "worse"]
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path, tiny_base, monkeypatch, capsys):
+    with serving(tmp_path, tiny=str(tiny_base)):
+        monkeypatch.setattr(checkpoints, "LOCK_S", 0.1)
+        assert serve(["--port=0", f"--path={tmp_path}", f"--base-models=tiny={tiny_base}", f"--token={TOKEN}"]) == 1
+    assert f"another process uses {tmp_path}" in capsys.readouterr().err
+
+
 def test_settings_come_from_options_environment_and_env_file_and_hide_the_token(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("ART_NB_PORT=7001\nART_NB_SEED=3\nART_NB_TOKEN=from-the-env-file\nOTHER=1\n")
@@ -175,6 +215,27 @@ def test_limits_of_length_rate_and_concurrency(tmp_path, tiny_base):
                 said.append(b"")
             each.close()
         assert [b"are in flight" in each for each in said].count(True) == 1, said
+
+
+def test_strangers_spend_nothing_of_the_owners_limits(tmp_path, tiny_base):
+    with serving(tmp_path, "--rate=5", "--concurrency=2", tiny=str(tiny_base)) as server, contextlib.ExitStack() as opened:
+        half_a_body = b"POST /login HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\n"
+        for _ in range(5):
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port))).sendall(half_a_body)
+        with httpx.Client(base_url=server.url, timeout=60) as stranger:
+            for name, value in (("x-forwarded-for", "10.0.0.{}"), ("origin", "http://evil.example"), ("authorization", "Bearer {}")):
+                codes = [stranger.get("/status", headers={name: value.format(i)}).status_code for i in range(20)]
+                assert 429 in codes, name
+            evil = {**AUTHORISED, "origin": "http://evil.example"}  # another page in the owner's browser
+            assert 429 in [stranger.get("/status", headers=evil).status_code for _ in range(20)]
+        assert httpx.get(f"{server.url}/status", headers=AUTHORISED, timeout=60).status_code == 200
+
+
+def test_an_address_from_a_proxy_counts_only_if_the_proxy_is_known(tmp_path, tiny_base):
+    with serving(tmp_path, "--rate=5", "--proxies=127.0.0.1", tiny=str(tiny_base)) as server:
+        with httpx.Client(base_url=server.url, timeout=60) as proxy:
+            codes = [proxy.get("/status", headers={"x-forwarded-for": f"10.0.0.{i}"}).status_code for i in range(40)]
+    assert set(codes) == {401}
 
 
 def raw_status(server, path):

@@ -225,7 +225,7 @@ def test_requests_without_a_response_get_503_at_shutdown(tmp_path):
         async def send(message):
             sent.append(message)
 
-        guard = Guard(app, Settings(path=tmp_path, base_models={"tiny": "tiny"}, _cli_parse_args=[]), AccessToken(hashlib.sha256(TOKEN.encode()).digest()))
+        guard = Guard(app, Settings(path=tmp_path, base_models={"tiny": "tiny"}, _cli_parse_args=[]), AccessToken(hashlib.sha256(TOKEN.encode()).digest(), b"key"))
         headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
         scope = {"type": "http", "method": "GET", "path": "/status", "client": ("127.0.0.1", 1), "headers": headers}
         request = asyncio.create_task(guard(scope, asyncio.Event().wait, send))

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import secrets
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +52,9 @@ class Queue(RuleBasedStateMachine):
 
     @rule(size=integers(1, 5), batch=integers(0, 2))
     def add(self, size, batch):
-        self.queue.add(f"b{batch}", "p/m", 1, [{"n": i} for i in range(size)])
+        self.queue.add(f"b{batch}", "p/m", 1, [{"n": i} for i in range(size)], 1, 0)
         for i in range(size):
-            self.tasks.setdefault((f"b{batch}", i), {"n": i})
+            self.tasks.setdefault((f"b{batch}", i), {"scenario": {"n": i}, "seed": f"0 1 {i} 0"})
 
     @rule(most=integers(1, 4))
     def lease(self, most):
@@ -116,6 +117,19 @@ def test_the_queue_behaves_as_a_dict_with_deadlines(tmp_path, monkeypatch):
     run_state_machine_as_test(Queue, settings=settings(max_examples=15, stateful_step_count=25, deadline=None, derandomize=True))
 
 
+def test_a_long_scenario_is_stored_once_and_leased_in_portions(tmp_path):
+    queue = WorkQueue(tmp_path / "work.sqlite")
+    queue.add("b", "p/m", 0, ["x" * 1_000_000, "y"], 512, 0)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 4_000_000
+    leases = [queue.lease("w", 512, 10) for _ in range(3)]
+    assert all(0 < len(each) < 10 for each in leases)
+    places = [episode["place"] for each in leases for episode in each]
+    assert places == list(range(len(places))) and queue.counts()["leased"] == len(places)
+    queue.add("c", "p/m", 1, ["z"], 1, 0)  # a later step: the earlier batch is deleted, with its scenarios
+    with sqlite3.connect(tmp_path / "work.sqlite") as file:
+        assert file.execute("SELECT batch, scenario FROM scenarios").fetchall() == [("c", '"z"')]
+
+
 def test_the_seed_of_a_request_depends_on_episode_and_conversation_not_on_the_order():
     def seeds(episode, *texts):
         seeds = EpisodeSeeds(episode)
@@ -136,7 +150,7 @@ def test_restarts_of_the_server_use_up_no_lease(tmp_path):
         return now
 
     queue = WorkQueue(tmp_path / "work.sqlite", clock)
-    queue.add("b", "p/m", 0, [{}, {}])
+    queue.add("b", "p/m", 0, [{}, {}], 1, 0)
     (held,) = queue.lease("w", 1, 10)
     for _ in range(MAX_LEASES + 1):
         now += 60

@@ -46,6 +46,7 @@ class Server:
                 return self
             except OSError:
                 time.sleep(0.05)
+        self.kill()
         raise TimeoutError("the server does not answer")
 
     def kill(self):

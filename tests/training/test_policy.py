@@ -230,8 +230,8 @@ def test_wrong_names_are_refused(tmp_path, monkeypatch):
 def test_a_hub_name_is_passed_to_transformers(monkeypatch):
     requested = []
 
-    def offline(name, **_):
-        requested.append(name)
+    def offline(name, **options):
+        requested.append((name, options))
         raise OSError("no network")
 
     monkeypatch.setattr(policy_module.AutoTokenizer, "from_pretrained", offline)
@@ -239,7 +239,11 @@ def test_a_hub_name_is_passed_to_transformers(monkeypatch):
         with pytest.raises(OSError, match="no network") as failed:
             load_policy(name, engine="transformers")
         assert "interpreted as a name on the hub" in failed.value.__notes__[0]
-    assert requested == ["gpt2", "Qwen/Qwen2.5-0.5B-Instruct"]
+    with pytest.raises(OSError, match="no network"):
+        load_policy("gpt2", engine="transformers", init_args={"revision": "607a30d", "trust_remote_code": True})
+    never = {"trust_remote_code": False}
+    trusted = {"trust_remote_code": True, "revision": "607a30d"}
+    assert requested == [("gpt2", never), ("Qwen/Qwen2.5-0.5B-Instruct", never), ("gpt2", trusted)]
 
 
 def test_a_family_that_scales_its_logits_is_refused(checkpoints, monkeypatch):
@@ -274,7 +278,7 @@ def test_arguments_reach_transformers_and_peft(checkpoints, monkeypatch):
     quantization = recorder.arguments.pop("quantization_config")
     assert quantization.load_in_4bit and quantization.bnb_4bit_quant_type == "nf4"
     assert recorder.arguments == {
-        "dtype": "bfloat16", "attn_implementation": "eager",
+        "dtype": "bfloat16", "attn_implementation": "eager", "trust_remote_code": False,
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
     }  # fmt: skip
     config = policy.model.peft_config["default"]
@@ -300,7 +304,7 @@ def test_arguments_reach_unsloth(checkpoints, monkeypatch):
     monkeypatch.setattr(policy_module, "_import_unsloth", lambda: stub)
     init_args = {"dtype": "bfloat16", "load_in_4bit": True, "max_seq_length": 99, "fast_inference": True}
     load_policy(checkpoints["qwen3"], engine="unsloth", init_args=init_args, peft_args={"r": 3}, seed=4)
-    assert recorder.arguments == init_args | {"use_gradient_checkpointing": False}  # no GPU: nothing to save
+    assert recorder.arguments == init_args | {"use_gradient_checkpointing": False, "trust_remote_code": False}  # no GPU
     targets = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
     assert added == {
         "r": 3, "lora_alpha": 64, "lora_dropout": 0.0, "target_modules": targets, "random_state": 4,
@@ -311,7 +315,7 @@ def test_arguments_reach_unsloth(checkpoints, monkeypatch):
     recorder.arguments.clear()
     load_policy(checkpoints["qwen3"], engine="unsloth", peft_args={"use_gradient_checkpointing": True})
     assert recorder.arguments == {
-        "dtype": None, "load_in_4bit": False, "use_gradient_checkpointing": "unsloth"
+        "dtype": None, "load_in_4bit": False, "use_gradient_checkpointing": "unsloth", "trust_remote_code": False,
     }  # fmt: skip
     assert added["use_gradient_checkpointing"] is True
 

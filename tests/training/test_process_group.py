@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from tiny_models import with_moved_adapter
@@ -75,6 +76,17 @@ def test_two_processes_compute_the_gradient_of_one(tiny_base, tmp_path):
         for name in set(metrics) - {"train_s", "train_tokens_per_s"}:
             assert metrics_of_two[name] == pytest.approx(metrics[name], rel=1e-3, abs=1e-5), name
     assert len(batch(30)) / 4 > 2  # both had several micro-batches of the first
+
+
+def test_the_first_process_listens_on_the_given_interface_only():
+    """`ss` would show 0.0.0.0 otherwise: torch's store lets anybody who reaches it read and write."""
+    from running_server import free_port
+
+    port = free_port()
+    group = ProcessGroup(0, 1, "127.0.0.1", port)
+    sockets = psutil.Process().net_connections("tcp")
+    assert [c.laddr.ip for c in sockets if c.status == "LISTEN" and c.laddr.port == port] == ["127.0.0.1"]
+    assert group.minimum([1.0]) == [1.0]
 
 
 if __name__ == "__main__":

@@ -179,14 +179,17 @@ def test_choices_of_another_sampler_if_the_template_rewrites_its_generation_prom
     assert sum(sequence.trained) == len("four") + 1
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 10**400], ids=["nan", "inf", "-inf", "400 digits"])
 def test_rewards_that_are_not_finite_are_refused(tokenizer, value):
-    groups = [[played(1.0), played(0.0)], [played(0.0), played(value), played(1.0)]]
-    with pytest.raises(ValueError, match=rf"group 1, trajectory 1: reward is {value}, not a finite"):
+    wrong = played()
+    wrong.reward = value  # an assignment is not validated
+    groups = [[played(1.0), played(0.0)], [played(0.0), wrong, played(1.0)]]
+    with pytest.raises(ValueError, match=rf"group 1, trajectory 1: reward is {str(value)[:40]}, not a finite"):
         build(groups, tokenizer)
-    groups = [[played(turns=2, turn_rewards=[0.0, value])]]
+    wrong = played(turns=2)
+    wrong.turn_rewards = [0.0, value]
     with pytest.raises(ValueError, match=r"group 0, trajectory 0: turn_rewards\[1\] is"):
-        build(groups, tokenizer)
+        build([[wrong]], tokenizer)
 
 
 def test_an_empty_batch_is_refused_and_says_what_the_rollouts_raised(tokenizer):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
+from art_nb.storage.summary import summary
 from art_nb.trajectories import History
 from art_nb.trajectories.group import PendingGroup
 from art_nb.trajectories.usage import count_tokens
@@ -197,6 +198,15 @@ def test_non_finite_numbers_are_valid_json_and_round_trip():
     assert (record["reward"], record["metrics"]["x"], record["advantage"]) == ("NaN", "Infinity", "-Infinity")
     back = trajectory_of(record)
     assert math.isnan(back.reward) and back.metrics["x"] == math.inf
+
+
+def test_an_integer_beyond_the_range_of_floats_counts_as_infinite():
+    t = art.Trajectory(metrics={"x": -(10**400)})
+    t.reward = 10**400  # an environment adds up integers
+    record = t.record()
+    assert (record["reward"], record["metrics"]["x"]) == ("Infinity", "-Infinity")
+    row = summary([art.TrajectoryGroup([t, art.Trajectory(reward=1.0)])])
+    assert (row["reward"], row["reward_min"], row["x"]) == (math.inf, 1.0, -math.inf) and math.isnan(row["reward_std"])
 
 
 few = settings(max_examples=50, deadline=None)

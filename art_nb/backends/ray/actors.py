@@ -9,6 +9,7 @@ import asyncio
 import os
 import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from art_nb.backends.local import LocalBackend
@@ -20,6 +21,7 @@ from art_nb.storage.run_log import RunLog
 from art_nb.types import LocalTrainResult
 
 if TYPE_CHECKING:
+    from filelock import FileLock
     from openai.types.chat import ChatCompletion
 
     from art_nb.backends.loaded_model import LoadedModel
@@ -61,7 +63,7 @@ class SamplerActor:
         backend, model = LocalBackend(**self.spec.backend), self.spec.make_model()
         policy, base = backend.load_policy(model)
         self.sampler = Sampler(policy.base, policy.tokenizer, slots=backend.slots)
-        self.sampler.decoder.before_forward = self.sessions.before_forward
+        self.sessions.attach(self.sampler.decoder)
         self.policies = RemotePolicyStore(policy, model.name, model.base_model, backend.seed, base)
         self._loaded = True
 
@@ -110,6 +112,9 @@ class LearnerBackend(LocalBackend):
     def __init__(self, rank: int, **options: Any) -> None:
         super().__init__(**options)
         self.rank = rank
+
+    def lock(self, folder: Path) -> FileLock | None:
+        return super().lock(folder) if self.rank == 0 else None
 
     def run_log(self, model: Model) -> RunLog:
         return TrajectoryLog(self.output_dir(model))

@@ -104,21 +104,16 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         self._sampler_options = {"num_cpus": 1, **(sampler_options or {})}
         self._learner_options = {"num_cpus": 1, **(learner_options or {})}
         self._worker_options = {"num_cpus": 1, **(worker_options or {})}
-        self._started_ray = False
         self._connect()
 
     def _connect(self) -> None:
-        try:
-            import ray
-        except ImportError as error:
-            raise ImportError("RayBackend needs Ray: pip install 'art-nb[ray]'") from error
-        if ray.is_initialized():
-            return
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         self.progress("starting Ray" if address == "local" else f"connecting to Ray at {address}")
-        # Enough CPUs for all actors to start, however few cores there are to share.
-        connect(address, (os.cpu_count() or 1) + self.samplers + self.learners)
-        self._started_ray = True
+        try:
+            # Enough CPUs for all actors to start, however few cores there are to share.
+            self._started_ray = connect(address, (os.cpu_count() or 1) + self.samplers + self.learners)
+        except ImportError as error:
+            raise ImportError("RayBackend needs Ray: pip install 'art-nb[ray]'") from error
 
     async def close(self) -> None:
         """End the actors, and Ray if this backend started it."""

@@ -20,6 +20,7 @@ from openai.types.chat import ChatCompletion
 from art_nb.backends.connection import Gone
 from art_nb.backends.lockstep import LockstepClient
 from art_nb.backends.ray.calls import until_back
+from art_nb.inference.bounded import BoundedDict
 from art_nb.inference.chat import RequestError
 from art_nb.inference.messages import normalize
 from art_nb.rollouts.gathering import GatherResetDetector
@@ -27,6 +28,7 @@ from art_nb.training.names import PolicyNames
 
 RETRY_PAUSE = 0.01  # seconds until an exchange that overtook its predecessor is sent again
 MAX_CONVERSATIONS = 10_000  # of which the pool remembers the sampler
+MAX_PROMPTS = 100_000  # whose repetitions are counted
 ADAPTER_FILE = "adapter_model.safetensors"
 KEPT_ADAPTERS = 8  # most recently used
 
@@ -166,7 +168,7 @@ class SamplerPool:
     def _count(self, policy: str, conversation: list[dict], parameters: dict[str, Any]) -> int:
         """Count a request; return how often the policy was asked the same prompt before."""
         shown = {name: parameters.get(name) or None for name in ("tools", "extra_body", "chat_template_kwargs")}
-        counts, prompt = self._occurrences.setdefault(policy, {}), _digest([conversation, shown])
+        counts, prompt = self._occurrences.setdefault(policy, BoundedDict(MAX_PROMPTS)), _digest([conversation, shown])
         counts[prompt] = occurrence = counts.get(prompt, self._first - 1) + 1
         return occurrence
 

@@ -21,10 +21,14 @@ SIZES = ("function", "module")
 
 @dataclass(frozen=True)
 class Check:
-    """call: Python. gives: the `repr` of the expected value; None if the call passes unless it raises."""
+    """call: Python. gives: the `repr` of the expected value; None if the call passes unless it raises.
+
+    tolerance: None compares values and types; a number compares as Python's `==` does, numbers with this absolute tolerance.
+    """
 
     call: str
     gives: str | None = None
+    tolerance: float | None = None
 
     @property
     def snippet(self) -> str:
@@ -116,14 +120,17 @@ def problems(split: str, n: int | None = None, size: str = "function") -> list[P
     return found[:n]
 
 
-def same_value(answer: str, truth: str) -> bool:
+def same_value(answer: str, truth: str, tolerance: float | None = None) -> bool:
     """Return whether two values, given by their `repr`, are equal and of the same types: True is not 1, (1,) is not [1].
 
-    Text that is not a literal (an object, nan) equals nothing.
+    Text that is not a literal (an object, nan) equals nothing. tolerance: see `Check`.
     """
     try:
-        return _same(ast.literal_eval(answer), ast.literal_eval(truth))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        ours, theirs = ast.literal_eval(answer), ast.literal_eval(truth)
+        if tolerance and isinstance(ours, int | float) and isinstance(theirs, int | float):
+            return abs(ours - theirs) <= tolerance
+        return _same(ours, theirs) if tolerance is None else ours == theirs
+    except (ValueError, SyntaxError, TypeError, OverflowError, MemoryError, RecursionError):
         return False
 
 

@@ -1,9 +1,10 @@
 """Load published sets of coding tasks from local files: HumanEval, MBPP, SWE-bench. None is in this repository.
 
-The first two become `Problem`s and run in the default sandbox as far as it supports their Python. A task of SWE-bench is a
-whole repository and runs in a container only. Sources of the schemas: github.com/openai/human-eval (Chen et al. 2021),
-github.com/google-research/google-research/tree/master/mbpp (Austin et al. 2021), princeton-nlp/SWE-bench (Jimenez et al.
-2024).
+The first two become `Problem`s and run in the default sandbox as far as it supports their Python. Their assertions become
+checks of a `repr` outside of the sandbox, because inside the code under test decides what `==` returns. A warning lists what
+cannot be converted. A task of SWE-bench is a whole repository and runs in a container only. Sources of the schemas:
+github.com/openai/human-eval (Chen et al. 2021), github.com/google-research/google-research/tree/master/mbpp (Austin et al.
+2021), princeton-nlp/SWE-bench (Jimenez et al. 2024).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import doctest
 import gzip
 import json
 import shlex
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,19 +27,25 @@ from code_repair.source import definitions
 def load_human_eval(folder: str | Path) -> list[Problem]:
     """Load the problems of HumanEval's files (`*.jsonl`, `*.jsonl.gz`) in a folder.
 
-    The file has the signature and docstring, with `pass` as body; the examples are the docstring's; the hidden test is the
-    published `check`, one for all its assertions, which passes unless it raises.
+    The file has the signature and docstring, with `pass` as body; the examples are the docstring's; the hidden tests are the
+    assertions of the published `check`. If it has others than `as_check` converts, the whole of it is a test, too, which
+    passes unless it raises. A problem without any converted assertion is left out. A warning lists these.
 
     Raises: ValueError if the folder has no such rows, or a row lacks one of the published fields.
     """
-    found = []
+    found, unconverted = [], _Unconverted("HumanEval")
     for row in _rows(folder, "HumanEval", ("task_id", "prompt", "canonical_solution", "test", "entry_point")):
         entry = row["entry_point"]
-        hidden = (Check(f"{row['test']}\ncheck({entry})"),)
-        files = {"solution.py": row["prompt"].rstrip() + "\n    pass\n"}
-        found.append(
-            Problem(row["task_id"], "test", "function", "HumanEval", entry, files, _doctests(row["prompt"]), hidden)
-        )
+        (test,) = [node for node in ast.parse(row["test"]).body if getattr(node, "name", None) == "check"]
+        assert isinstance(test, ast.FunctionDef)
+        statements = [_Renamed(test.args.args[0].arg, entry).visit(node) for node in test.body]
+        checks = [as_check(node) for node in statements if not isinstance(node, ast.Expr | ast.Pass)]
+        whole = Check(f"{row['test']}\ncheck({entry})")
+        if (hidden := unconverted.checked(row["task_id"], checks, [whole])) is not None:
+            files = {"solution.py": row["prompt"].rstrip() + "\n    pass\n"}
+            visible = _doctests(row["prompt"])
+            found.append(Problem(row["task_id"], "test", "function", "HumanEval", entry, files, visible, hidden))
+    unconverted.report()
     return found
 
 
@@ -45,23 +53,106 @@ def load_mbpp(folder: str | Path) -> list[Problem]:
     """Load the problems of MBPP's files (`*.jsonl`, or the sanitized set's `*.json`) in a folder.
 
     The file has only the setup code of the tests; the examples are the published assertions, which the benchmark shows to
-    the model; the hidden tests are its challenge tests, or the assertions if there are none.
+    the model; the hidden tests are its challenge tests, or the assertions if there are none. Assertions that `as_check` does
+    not convert pass unless they raise. A problem whose hidden tests are all of this kind is left out. A warning lists these.
 
     Raises: ValueError as `load_human_eval`.
     """
-    found = []
+    found, unconverted = [], _Unconverted("MBPP")
     for row in _rows(folder, "MBPP", ("task_id", "code", "test_list")):
         task = row.get("text") or row.get("prompt")
         if not task:
             raise ValueError(f"MBPP's task {row['task_id']} has neither text nor prompt; one of them is required")
-        visible = tuple(Check(assertion) for assertion in row["test_list"])
-        hidden = tuple(Check(assertion) for assertion in row.get("challenge_test_list") or row["test_list"])
+        lists = row["test_list"], row.get("challenge_test_list") or row["test_list"]
+        converted = [[(as_check(ast.parse(text).body[0]), Check(text)) for text in texts] for texts in lists]
+        hidden = unconverted.checked(
+            row["task_id"], [check for check, _ in converted[1]], [plain for check, plain in converted[1] if check is None]
+        )
+        if hidden is None:
+            continue
+        visible = tuple(check or plain for check, plain in converted[0])
         defined = [found.name for found in definitions(row["code"])]
-        entry = next((name for name in defined if f"{name}(" in visible[0].call), "")
+        entry = next((name for name in defined if f"{name}(" in row["test_list"][0]), "")
         before = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
         files = {"solution.py": before + "\n" if before else "\n"}
         found.append(Problem(f"MBPP/{row['task_id']}", "test", "function", "MBPP", entry, files, visible, hidden, task=task))
+    unconverted.report()
     return found
+
+
+def as_check(statement: ast.stmt) -> Check | None:
+    """Convert an assertion to a check of a `repr`; None if it has none of these forms.
+
+    `assert call == literal` (or `is`, or the other way round), `assert call`, `assert not call`,
+    `assert abs(call - number) < tolerance`, `assert math.isclose(call, number, rel_tol=..., abs_tol=...)`.
+    """
+    test = statement.test if isinstance(statement, ast.Assert) else None
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, ast.Call):
+        return Check(ast.unparse(test.operand), "False", 0.0)
+    if isinstance(test, ast.Call):
+        return _is_close(test) if ast.unparse(test.func) == "math.isclose" else Check(ast.unparse(test), "True", 0.0)
+    if not isinstance(test, ast.Compare) or len(test.ops) > 1:
+        return None
+    left, operator, right = test.left, test.ops[0], test.comparators[0]
+    if isinstance(operator, ast.Eq | ast.Is):
+        call, value = (left, right) if _literal(right) is not None else (right, left)
+        return None if (given := _literal(value)) is None else Check(ast.unparse(call), given, 0.0)
+    if isinstance(operator, ast.Lt | ast.LtE) and isinstance(left, ast.Call) and ast.unparse(left.func) == "abs":
+        difference, tolerance = left.args[0], _literal(right)
+        if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub) and tolerance:
+            given = _literal(difference.right)
+            return None if given is None else Check(ast.unparse(difference.left), given, float(tolerance))
+    return None
+
+
+def _is_close(test: ast.Call) -> Check | None:
+    options = {option.arg: _literal(option.value) for option in test.keywords}
+    if len(test.args) != 2 or None in options.values() or (given := _literal(test.args[1])) is None:
+        return None
+    relative = float(options.get("rel_tol") or 1e-9) * abs(float(given))
+    return Check(ast.unparse(test.args[0]), given, max(relative, float(options.get("abs_tol") or 0.0)))
+
+
+def _literal(node: ast.expr) -> str | None:
+    """Return the `repr` of a literal; None for another expression."""
+    try:
+        return repr(ast.literal_eval(node))
+    except (ValueError, TypeError):
+        return None
+
+
+class _Renamed(ast.NodeTransformer):
+    """Renames a variable."""
+
+    def __init__(self, old: str, new: str):
+        self.old, self.new = old, new
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.copy_location(ast.Name(self.new, node.ctx), node) if node.id == self.old else node
+
+
+class _Unconverted:
+    """Collects the problems with assertions that are not converted."""
+
+    def __init__(self, name: str):
+        self.name = name
+        self.partly: list[str] = []
+        self.left_out: list[str] = []
+
+    def checked(self, task: Any, checks: list[Check | None], otherwise: list[Check]) -> tuple[Check, ...] | None:
+        """Return the converted checks, and with them `otherwise` unless all are converted; None if none is."""
+        converted = [check for check in checks if check]
+        if len(converted) < len(checks):
+            (self.partly if converted else self.left_out).append(str(task))
+        elif converted:
+            otherwise = []
+        return (*converted, *otherwise) if converted else None
+
+    def report(self) -> None:
+        for tasks, means in ((self.left_out, "are left out"), (self.partly, "run some assertions in the sandbox")):
+            if tasks:
+                which = ", ".join(tasks)
+                warnings.warn(f"{self.name}: {len(tasks)} problems {means}: no literal is compared. {which}", stacklevel=3)
 
 
 @dataclass(frozen=True)

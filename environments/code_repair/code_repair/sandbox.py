@@ -26,6 +26,7 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
@@ -199,8 +200,10 @@ class ContainerSandbox:
             self.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
         assert process.stdin and process.stdout and process.stderr
-        process.stdin.write(given)
-        process.stdin.close()
+        with suppress(BrokenPipeError):  # the container has ended; its message follows
+            process.stdin.write(given)
+        with suppress(BrokenPipeError):
+            process.stdin.close()
         started = threading.Timer(START_SECONDS, self._kill, (process, name))
         started.start()
         first = process.stdout.readline(len(b"started\n"))

@@ -51,7 +51,7 @@ class Verdict:
 def _passes(test: Check, answer: Answer) -> bool:
     if answer.error is not None:
         return False
-    return test.gives is None or (answer.text is not None and same_value(answer.text, test.gives))
+    return test.gives is None or (answer.text is not None and same_value(answer.text, test.gives, test.tolerance))
 
 
 def _cut(text: str) -> str:

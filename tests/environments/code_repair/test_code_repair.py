@@ -22,8 +22,9 @@ from code_repair.players import (
     special_cased,
 )  # fmt: skip
 from code_repair.problems import Bug, Check, Problem, joined, problems
+from code_repair.sandbox import Answer
 from code_repair.source import JAVASCRIPT, definitions, fault, references
-from code_repair.trials import judge, special_cases
+from code_repair.trials import Verdict, judge, special_cases
 
 RIGHT = '''\
 def total(numbers, start=0):
@@ -393,6 +394,57 @@ def test_published_sets_load_and_run(tmp_path):
     assert issue.fail_to_pass == ("tests/test_a.py::test_b[x y]",) and issue.pass_to_pass == ()
     command = issue.container_command("image", "python -m pytest -q")
     assert command[:2] == ["docker", "run"] and "'tests/test_a.py::test_b[x y]'" in command[-1] and "none" in command
+
+
+EQUAL_TO_ALL = """
+class A:
+    def __eq__(self, other): return True
+    def __bool__(self): return True
+    def __sub__(self, other): return self
+    def __abs__(self): return self
+    def __lt__(self, other): return True
+    def __hash__(self): return 0
+def {}(*given): return A()
+"""
+
+
+def test_code_that_is_equal_to_everything_passes_no_published_test(tmp_path):
+    for name in "hm":
+        (tmp_path / name).mkdir()
+    (tmp_path / "h" / "HumanEval.jsonl").write_text(json.dumps(HUMAN_EVAL))
+    (tmp_path / "m" / "mbpp.jsonl").write_text(json.dumps(MBPP))
+    for problem in (*published.load_human_eval(tmp_path / "h"), *published.load_mbpp(tmp_path / "m")):
+        verdict = judge(task.course_sandbox(), {"solution.py": EQUAL_TO_ALL.format(problem.entry)}, problem.hidden)
+        assert verdict.share == 0, problem.id
+
+
+@pytest.mark.parametrize(
+    ("assertion", "right", "wrong"),
+    [
+        ("assert f(1) == 2", ["2", "2.0"], ["3", "'2'", "A()"]), ("assert [2, 3] == f(1), 'message'", ["[2, 3]"], ["(2, 3)", "[2]"]),
+        ("assert f(1) is None", ["None"], ["False"]), ("assert f(1)", ["True"], ["False", "A()"]), ("assert not f(1)", ["False"], ["True"]),
+        ("assert abs(f(1) - 0.33) < 1e-6", ["0.33", "0.3300001"], ["0.331", "A()", "nan"]),
+        ("assert math.isclose(f(1), 10.0, rel_tol=0.001)", ["10.001", "10"], ["10.1", "inf", "1" + "0" * 400]),
+    ],
+)  # fmt: skip
+def test_an_assertion_becomes_a_comparison_of_literals(assertion, right, wrong):
+    check = published.as_check(ast.parse(assertion).body[0])
+    assert "f(1)" in check.call
+    for answers, passes in ((right, True), (wrong, False)):
+        assert [Verdict((check,), (Answer(text=answer),)).passed for answer in answers] == [passes] * len(answers), assertion
+
+
+@pytest.mark.parametrize("assertion", ["assert f(1) == f(2)", "assert f(1) == g()", "assert f(1) > 2", "assert 1 < f(1) < 2", "x = f(1)", "assert abs(f(1)) < 2"])
+def test_what_cannot_be_converted_is_reported(tmp_path, assertion):
+    assert published.as_check(ast.parse(assertion).body[0]) is None
+    alone, with_others = (HUMAN_EVAL | {"task_id": f"HumanEval/{n}"} for n in (1, 2))
+    alone["test"] = f"def check(candidate):\n    {assertion.replace('f(', 'candidate(')}\n"
+    with_others["test"] = alone["test"] + "    assert candidate(3) == 6\n"
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(alone)}\n{json.dumps(with_others)}\n")
+    with pytest.warns(UserWarning) as reported:
+        (problem,) = published.load_human_eval(tmp_path)
+    assert problem.id == "HumanEval/2" and [check.gives for check in problem.hidden] == ["6", None]
+    assert ["are left out" in str(each.message) and "HumanEval/1" in str(each.message) for each in reported] == [True, False]
 
 
 def test_files_of_another_format_raise(tmp_path):

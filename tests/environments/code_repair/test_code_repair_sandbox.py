@@ -1,6 +1,7 @@
 """The sandbox: hostile programs do no harm, limits hold, the next run is unaffected; containers where they are available."""
 
 import shutil
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -184,3 +185,12 @@ def test_cpython_in_bubblewrap():
     started = time.monotonic()
     assert box.run("while True:\n    pass", ["1"]) == [Answer(error=OUT_OF_TIME)] and time.monotonic() - started < LONG
     assert box.run("import os\nos._exit(0)", ["1"]) == [Answer(error=CRASHED)]
+
+
+def test_a_container_that_does_not_start_is_reported_by_its_own_message(monkeypatch):
+    """It ends before it has read the code, which is longer than a pipe holds."""
+    monkeypatch.setattr("code_repair.sandbox.shutil.which", lambda name: name)
+    box = ContainerSandbox("bubblewrap")
+    monkeypatch.setattr(box, "command", lambda name: [sys.executable, "-c", "raise SystemExit('no such image')"])
+    with pytest.raises(RuntimeError, match="no such image"):
+        box.run("#" * 190_000, ["1"])
