@@ -38,7 +38,7 @@ def mcp_environment(
 
     Raises: ImportError without the extra; ValueError for a tool that cannot be shown; what the connection raises.
     """
-    connect = _Connecting(server, options)
+    connect = Connecting(server, options)
     with ExitStack() as stack:
         tools = connect(stack)[2]
     shown = [tool for name, tool in tools.items() if name not in set(leave_out)]
@@ -48,7 +48,7 @@ def mcp_environment(
     return made
 
 
-class _Connecting:
+class Connecting:
     """Opens connections to one server."""
 
     def __init__(self, server: Any, options: dict[str, Any]):
@@ -78,7 +78,7 @@ def _schema(tool: Any) -> dict:
 class McpEnvironment:
     """One episode at an MCP server, with a connection of its own. Made by `mcp_environment`."""
 
-    _setup: tuple[_Connecting, dict[str, dict], Callable[[Calls], float]]
+    _setup: tuple[Connecting, dict[str, dict], Callable[[Calls], float]]
 
     def __init__(self) -> None:
         self._stack = ExitStack()
