@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -28,10 +29,13 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     configured = (generic.concrete_type(kind, vf.TasksetConfig) or vf.TasksetConfig)(id=taskset, **config)
     loaded, task_type = kind(configured), kind.task_type()
     _refuse_what_needs_a_runtime(vf, task_type)
-    toolsets = [*kind.toolsets(configured), *task_type.toolsets(configured.task)]
-    if any(type(each.state) is not vf.State for each in toolsets):
+
+    def toolsets() -> list[Any]:
+        return [*kind.toolsets(configured), *task_type.toolsets(configured.task)]
+
+    if any(type(each.state) is not vf.State for each in toolsets()):
         raise ValueError(f"the tools of {taskset} share state with the task, which needs verifiers' own server")
-    made = _connections(toolsets)
+    made = _connections(toolsets())
     with ExitStack() as stack:
         tools = [_prefixed(tool, prefix) for prefix, connect in made for tool in connect(stack)[2].values()]
     environment = with_tools(VerifiersEnvironment, "VerifiersEnvironment", tools)
@@ -68,7 +72,7 @@ class VerifiersEnvironment:
     """One task of a taskset. Made by `verifiers_environment`."""
 
     plain_tool = "answer"
-    _setup: tuple[Any, Any, list[Any]]
+    _setup: tuple[Any, Any, Callable[[], list[Any]]]
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -79,21 +83,22 @@ class VerifiersEnvironment:
         from anyio.from_thread import start_blocking_portal
 
         self._stack.close()
-        vf, loaded, toolsets = self._setup
-        self._task = next((task for task in loaded.skip(index).take(1)), None)
+        vf, loaded, new_toolsets = self._setup
+        self._task: Any = next(iter(loaded.skip(index).take(1)), None)
         if self._task is None:
             raise ValueError(f"the taskset has no task {index}")
         prompt = self._task.data.prompt
         if prompt is None or not (isinstance(prompt, str) or all(message.role == "user" for message in prompt)):
             raise ValueError("the task does not start with a user's message: run it with verifiers")
         self._portal = self._stack.enter_context(start_blocking_portal())
-        self._clients = {}
-        for prefix, connect in _connections(toolsets):
-            portal, client, tools = connect(self._stack)
-            self._clients |= {prefix + name: (portal, client, name) for name in tools}
+        toolsets = new_toolsets()  # verifiers starts them for each rollout, and sets them up before it lists their tools
         for toolset in toolsets:
             self._portal.call(toolset.setup)
             self._portal.call(toolset.setup_task, self._task.data)
+        self._clients: dict[str, tuple[Any, Any, str]] = {}
+        for prefix, connect in _connections(toolsets):
+            portal, client, tools = connect(self._stack)
+            self._clients |= {prefix + name: (portal, client, name) for name in tools}
         trace, agent = extra("verifiers.v1.trace", "verifiers"), extra("verifiers.v1.configs.agent", "verifiers")
         about = trace.TraceTask(type=type(self._task).__name__, data=self._task.data, key=self._task.key)
         self._trace = vf.Trace(task=about, agent=trace.AgentInfo(config=agent.AgentConfig()))
