@@ -403,11 +403,13 @@ import importlib, sys
 import art_nb as art
 for name in art.__all__:
     getattr(art, name)
-for name in ("serving.worker", "rewards", "environments", "monitoring", "utils", "backends.skypilot"):
+for name in ("serving.worker", "rewards", "environments", "monitoring", "utils", "backends.skypilot", "langgraph"):
     importlib.import_module(f"art_nb.{name}")
+for name in ("gymnasium", "mcp", "openenv", "reasoning_gym", "textarena", "to_mcp", "to_openenv", "verifiers"):
+    importlib.import_module(f"art_nb.environments.adapters.{name}")  # the package that it adapts is imported when it is used
 for name in ENVIRONMENTS:
     importlib.import_module(name)
-print(*{"torch", "transformers", "trl", "numpy", "pandas", "psutil", "jinja2", "ipywidgets", "anywidget", "fastapi"} & set(sys.modules))
+print(*{"torch", "transformers", "trl", "numpy", "pandas", "psutil", "jinja2", "ipywidgets", "anywidget", "fastapi", "gymnasium", "textarena", "mcp", "langchain_openai"} & set(sys.modules))
 """
 
 
