@@ -1,4 +1,4 @@
-"""Customer service as a taskset of verifiers: its id is `customer_service`. Importing it needs the package `verifiers` 0.4."""
+"""Customer service as a taskset of verifiers: its id is `customer_service`. Importing it needs `verifiers` 0.4."""
 
 from __future__ import annotations
 
