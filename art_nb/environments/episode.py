@@ -132,7 +132,7 @@ class ToolEnvironment:
 
     TRL's loop ends when the model answers without a call, or at TRL's own limits; a call after the end of the episode gets
     its `over_message`. A call that TRL itself cannot make (another tool, an unknown argument) never reaches the episode and
-    is not counted as malformed.
+    is not counted as malformed. `rollout_environment` also reads `over`, `metrics` and `progress`.
     """
 
     episode: Any
@@ -150,6 +150,18 @@ class ToolEnvironment:
     def get_reward(self) -> float:
         """Return the episode's reward; one that is broken off is scored as it is."""
         return self.episode.reward()
+
+    @property
+    def over(self) -> bool:
+        return self.episode.over
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return self.episode.metrics()
+
+    @property
+    def progress(self) -> float:
+        return self.episode.progress()
 
 
 def _forwarding(method: Callable[..., str]) -> Callable[..., str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
 from typing import Any, Self, TypeVar
@@ -21,8 +21,20 @@ Create = Callable[..., Awaitable[ChatCompletion | Chunks]]
 Names = Callable[[], list[str]]
 Loop = asyncio.AbstractEventLoop
 DEFAULTS: dict[str, Any] = {"api_key": "in-process", "base_url": URL.removesuffix("/chat/completions"), "timeout": None}
-RAW_RESPONSE = "X-Stainless-Raw-Response"  # the header that marks calls of `with_raw_response`
+RAW_RESPONSE = "X-Stainless-Raw-Response"  # "true" from `with_raw_response`, "stream" from `with_streaming_response`
 _LOOP_LOCK = threading.Lock()
+
+
+class RawAnswer:
+    """What `with_raw_response` returns: the answer behind `parse()`. In process there are no headers."""
+
+    headers = httpx.Headers()
+
+    def __init__(self, answer: Any):
+        self._answer = answer
+
+    def parse(self) -> Any:
+        return self._answer
 
 
 class _InProcess:
@@ -71,7 +83,7 @@ class InProcessClient(_InProcess, AsyncOpenAI):
         seconds = timeout_seconds(timeout, self.timeout)
         answer = await create_with_retries(self._answer, parameters, seconds, self.max_retries)
         if isinstance(answer, ChatCompletion):
-            return answer
+            return _raw_or_whole(parameters, answer)
         return AsyncStream(cast_to=ChatCompletionChunk, client=self, response=_response(EventStream(answer, seconds)))
 
     async def request(self, cast_to: Any, options: Any, **_: Any) -> Any:
@@ -95,7 +107,7 @@ class BlockingClient(_InProcess, OpenAI):
         seconds, run = timeout_seconds(timeout, self.timeout), partial(run_blocking, loop=self._loop)
         answer = run(create_with_retries(self._answer, parameters, seconds, self.max_retries))
         if isinstance(answer, ChatCompletion):
-            return answer
+            return _raw_or_whole(parameters, answer)
         stream = BlockingEventStream(EventStream(answer, seconds), run)
         return Stream(cast_to=ChatCompletionChunk, client=self, response=_response(stream))
 
@@ -109,9 +121,22 @@ def _parameters(options: Any) -> dict[str, Any]:
     return {**(options.json_data or {}), **(options.extra_json or {}), "extra_headers": headers, "timeout": options.timeout}
 
 
+def _raw_or_whole(parameters: dict[str, Any], answer: ChatCompletion) -> Any:
+    return RawAnswer(answer) if _raw(parameters) else answer
+
+
+def _raw(parameters: dict[str, Any]) -> str | None:
+    headers = parameters.get("extra_headers")
+    return headers.get(RAW_RESPONSE) if isinstance(headers, Mapping) else None
+
+
 def _parsed(options: Any, answer: Any) -> Any:
     """Apply the parser of the calling method, such as `parse`."""
-    return answer if isinstance(options.post_parser, NotGiven) else options.post_parser(answer)
+    if isinstance(options.post_parser, NotGiven):
+        return answer
+    if isinstance(answer, RawAnswer):
+        return RawAnswer(options.post_parser(answer.parse()))
+    return options.post_parser(answer)
 
 
 def timeout_seconds(timeout: Any, default: Any) -> float | None:
@@ -155,8 +180,9 @@ async def create_with_retries(
 
 async def create_recorded(create: Create, parameters: dict[str, Any]) -> ChatCompletion | Chunks:
     """Answer a request, and record the answer if a trajectory is being recorded."""
-    if RAW_RESPONSE in (parameters.get("extra_headers") or {}):
-        raise RequestError("with_raw_response, with_streaming_response: no HTTP response in process; leave them out")
+    raw = _raw(parameters)
+    if raw and (raw != "true" or parameters.get("stream")):
+        raise RequestError("with_streaming_response, or a raw stream: there is no HTTP response in process; leave it out")
     tools = parameters.get("tools")
     note = partial(record, parameters.get("messages", []), None if isinstance(tools, NotGiven | Omit) else tools)
     answer = await create(**parameters)

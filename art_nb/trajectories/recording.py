@@ -6,6 +6,7 @@ Inside, `art.auto_trajectory()` returns that trajectory, so that the agent can s
 context variable: concurrent and nested recordings stay separate, and asyncio tasks inherit it.
 """
 
+import json
 from collections.abc import Coroutine
 from contextvars import ContextVar
 from typing import Any, Literal, overload
@@ -110,5 +111,13 @@ def _identity(message: Any) -> Any:
     """Return what equal messages have in common: of the assistant's, content and tool calls; of others, everything."""
     if message.get("role") != "assistant":
         return message
-    calls = [(call.get("id"), call.get("function")) for call in message.get("tool_calls", ())]
+    calls = [(call.get("id"), _parsed_call(call.get("function"))) for call in message.get("tool_calls", ())]
     return message["content"], calls
+
+
+def _parsed_call(function: Any) -> Any:
+    """Return a call with its arguments parsed: LangChain and others write them anew, with other blanks."""
+    try:
+        return {**function, "arguments": json.loads(function["arguments"])}
+    except (TypeError, KeyError, ValueError):
+        return function

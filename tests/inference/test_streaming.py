@@ -343,10 +343,26 @@ def test_models_are_listed_and_other_endpoints_are_refused(sampler):
     for refused in (
         lambda: asyncio.run(client.embeddings.create(model="agent", input="x")),
         lambda: client.blocking().responses.create(model="agent", input="x"),
-        lambda: asyncio.run(client.chat.completions.with_raw_response.create(model="agent", messages=[user("a")])),
+        lambda: asyncio.run(client.chat.completions.with_raw_response.create(model="agent", messages=[user("a")], stream=True)),
     ):
         with pytest.raises(RequestError, match="in process"):
             refused()
+
+
+def test_a_raw_response_holds_the_answer(sampler):
+    """LangChain asks for raw responses and parses them."""
+    client, request = client_of(sampler), {"model": "agent", "messages": [user("a")], "max_tokens": 4, "seed": 1}
+
+    async def main():
+        whole = await client.chat.completions.create(**request)
+        raw = await client.chat.completions.with_raw_response.create(**request)
+        parsed = await client.chat.completions.with_raw_response.parse(**request)
+        return whole, raw.parse(), parsed.parse(), dict(raw.headers)
+
+    whole, raw, parsed, headers = asyncio.run(main())
+    blocking = client.blocking().chat.completions.with_raw_response.create(**request).parse()
+    assert whole.choices[0].token_ids == raw.choices[0].token_ids == blocking.choices[0].token_ids and not headers
+    assert parsed.choices[0].message.content == whole.choices[0].message.content
 
 
 @pytest.mark.parametrize("bad", [{"include_usage": 1}, {"x": 1}, {"include_usage": True}, 3], ids=str)

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TORCH = "torch==2.13.0"
 
-MOST_LINES = 16_650  # of Python in art_nb, 10,850 of them neither blank nor documentation. Lower it when the library shrinks.
+MOST_LINES = 18_250  # of Python in art_nb, 1,116 of them adapters of environments. Lower it when the library shrinks.
 MOST_LINES_OF_A_STEP = 9_000
 TRAINING_STEP = ("art_nb.model", "art_nb.gather", "art_nb.backends.local")
 # Underscore names that are not private: ART's public ones, and those that anywidget reads.
@@ -30,8 +30,8 @@ PUBLIC = {"_internal_config", "_experimental_fork_checkpoint", "_delete_checkpoi
 
 # The packages and modules of art_nb, top first: each imports only from itself and from lower ones, for type checking too.
 PACKAGES = [
-    "__main__", "utils", "export", "serving", "skypilot", "local", "backend", "backends", "widgets", "rewards", "environments", "model",
-    "gather", "training", "inference", "monitoring", "storage", "trajectories", "rollouts", "metrics", "api_costs", "dev", "types",
+    "__main__", "utils", "export", "serving", "skypilot", "local", "backend", "backends", "widgets", "rewards", "environments", "langgraph",
+    "model", "gather", "training", "inference", "monitoring", "storage", "trajectories", "rollouts", "metrics", "api_costs", "dev", "types",
 ]  # fmt: skip
 
 
@@ -409,11 +409,13 @@ import importlib, sys
 import art_nb as art
 for name in art.__all__:
     getattr(art, name)
-for name in ("serving.worker", "rewards", "environments", "monitoring", "utils", "backends.skypilot"):
+for name in ("serving.worker", "rewards", "environments", "monitoring", "utils", "backends.skypilot", "langgraph"):
     importlib.import_module(f"art_nb.{name}")
+for name in ("gymnasium", "mcp", "openenv", "reasoning_gym", "textarena", "to_mcp", "to_openenv", "verifiers"):
+    importlib.import_module(f"art_nb.environments.adapters.{name}")  # the package that it adapts is imported when it is used
 for name in ENVIRONMENTS:
     importlib.import_module(name)
-print(*{"torch", "transformers", "trl", "numpy", "pandas", "psutil", "jinja2", "ipywidgets", "anywidget", "fastapi"} & set(sys.modules))
+print(*{"torch", "transformers", "trl", "numpy", "pandas", "psutil", "jinja2", "ipywidgets", "anywidget", "fastapi", "gymnasium", "textarena", "mcp", "langchain_openai"} & set(sys.modules))
 """
 
 

@@ -52,6 +52,8 @@ CALLS = [
     "types.TrainResult",
     "types.LocalTrainResult",
     "retry",
+    "langgraph.init_chat_model",
+    "langgraph.wrap_rollout",
     "utils.retry",
     "utils.iterate_dataset",
     "utils.limit_concurrency",

@@ -131,6 +131,11 @@ async def calls_first(*, messages, **_) -> ChatCompletion:
     return ChatCompletion.model_validate(completion("done") if seen else completion(None, [CALL]))
 
 
+def with_blanks(call):
+    arguments = json.dumps(json.loads(call["function"]["arguments"]), indent=2)
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
 @pytest.mark.parametrize(
     "repeated",
     [
@@ -138,8 +143,9 @@ async def calls_first(*, messages, **_) -> ChatCompletion:
         lambda message: message.model_dump(),
         lambda message: {"role": "assistant", "content": None, "tool_calls": [CALL]},
         lambda message: {"role": "assistant", "content": "", "tool_calls": message.tool_calls},
+        lambda message: {"role": "assistant", "content": "", "tool_calls": [with_blanks(CALL)]},
     ],
-    ids=["object", "dump", "by hand", "calls as objects"],
+    ids=["object", "dump", "by hand", "calls as objects", "arguments written anew"],
 )
 def test_a_tool_call_continues_in_every_form_that_agents_send(repeated):
     async def agent():

@@ -3,6 +3,9 @@
 Code that a model wrote runs in a sandbox, never in this process.
 """
 
+from importlib.util import find_spec
+from typing import Any
+
 from code_repair.environment import (
     MAX_TURNS,
     OVER,
@@ -20,3 +23,14 @@ __all__ = [
     "MAX_TURNS", "OVER", "TOOLS", "CodeRepair", "CodeRepairEnvironment", "Limits", "MontySandbox", "Problem", "Sandbox",
     "course_sandbox", "first_message", "problems", "special_cases",
 ]  # fmt: skip
+
+if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`
+    __all__ += ["CodeRepairTaskset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CodeRepairTaskset":
+        from code_repair import taskset
+
+        return taskset.CodeRepairTaskset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

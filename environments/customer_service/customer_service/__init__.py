@@ -3,6 +3,9 @@
 `front_desk` and `airline_desk` are simpler tools for small models; `clerks` and `airline_clerk` are rule-based agents.
 """
 
+from importlib.util import find_spec
+from typing import Any
+
 from customer_service.conversation import Conversation
 from customer_service.course import course_tasks, course_world
 from customer_service.customer import STOP, LLMCustomer, RuleCustomer
@@ -15,3 +18,14 @@ __all__ = [
     "POLICIES", "STOP", "Action", "Conversation", "LLMCustomer", "RuleCustomer", "Task", "World", "course_tasks",
     "course_world", "load_tasks", "pass_hat_k",
 ]  # fmt: skip
+
+if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`
+    __all__ += ["RetailTaskset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "RetailTaskset":
+        from customer_service import taskset
+
+        return taskset.RetailTaskset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

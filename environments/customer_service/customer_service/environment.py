@@ -73,6 +73,10 @@ class ServiceEnvironment:
         """Return 1 if the task is solved, else 0. An unfinished conversation is scored in its current state."""
         return self.conversation.reward()
 
+    @property
+    def over(self) -> bool:
+        return self.conversation.over
+
 
 def _tool_method(tool: dict) -> Callable[..., str]:
     """Return a method with the signature, type hints and docstring from which TRL derives the tool's schema."""

@@ -1,5 +1,8 @@
 """2048: slide tiles, merge equal ones, reach a given tile before no move is left."""
 
+from importlib.util import find_spec
+from typing import Any
+
 from game_2048.environment import (
     GAME_OVER,
     MOVE_TOOL,
@@ -20,3 +23,14 @@ __all__ = [
     "GAME_OVER", "MOVES", "MOVE_TOOL", "Game", "Game2048Environment", "TurnWeights", "board_of", "legal_moves",
     "outcome_reward", "random_board", "render", "scenarios", "turn_reward",
 ]  # fmt: skip
+
+if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`
+    __all__ += ["Game2048Taskset"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Game2048Taskset":
+        from game_2048 import taskset
+
+        return taskset.Game2048Taskset
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

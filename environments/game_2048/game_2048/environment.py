@@ -295,6 +295,15 @@ class Game2048Environment:
         """Return `outcome_reward`; an unfinished game is scored by its board."""
         return outcome_reward(self.game)
 
+    @property
+    def over(self) -> bool:
+        return self.game.over
+
+    @property
+    def progress(self) -> float:
+        """The sum of the game's turn rewards."""
+        return sum(self.game.turn_rewards)
+
 
 MOVE_TOOL = tool_schema(Game2048Environment.move)
 """The schema of `Game2048Environment.move`, to pass to a model as `tools=[MOVE_TOOL]`."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from typing import Any
 
+from tic_tac_toe.players import Player, careful_player
 from tic_tac_toe.rules import (
     EMPTY,
     Board,
@@ -18,6 +21,7 @@ from tic_tac_toe.rules import (
 )
 
 SPLITS = ("train", "test")
+OVER = "The game is over."
 
 
 class Game:
@@ -83,3 +87,44 @@ def openings(split: str, n: int | None = None) -> list[Board]:
     chosen = [board for board in drawn if (canonical(board) in tested) == (split == "test")]
     random.Random(1).shuffle(chosen)
     return chosen[:n]
+
+
+class TicTacToeEnvironment:
+    """A game against a player, for TRL's `environment_factory`. The model has the side that is to move in the opening.
+
+    opponent: makes the other side's player from a seed. Each row of the dataset has an `opening` (default: the empty board)
+    and a `seed` (default 0), and a prompt whose last user message is empty: TRL appends the first board to it.
+    """
+
+    plain_tool = "move"
+
+    def __init__(self, opponent: Callable[[int], Player] = careful_player):
+        self._opponent = opponent
+        self.reset()
+
+    def reset(self, opening: Board = EMPTY, seed: int = 0, **row: Any) -> str:
+        """Start a game and return its board. Other columns are ignored."""
+        self.game, self._play = Game(opening), self._opponent(seed)
+        self._side = self.game.to_move
+        return self.game.render()
+
+    def move(self, square: str) -> str:
+        """
+        Mark a square; the other side answers.
+
+        Args:
+            square: 1 to 9.
+        """
+        if not self.game.over:
+            self.game.move(str(square))
+        if not self.game.over:
+            self.game.move(self._play(self.game.board))
+        return f"{self.game.render()}\n{OVER}" if self.game.over else self.game.render()
+
+    def get_reward(self) -> float:
+        """Return 1 for a win, -1 for a loss, else 0."""
+        return self.game.reward(self._side)
+
+    @property
+    def over(self) -> bool:
+        return self.game.over

@@ -1,0 +1,90 @@
+"""What the adapters share: a clear error for a missing extra, and a class whose tools come from JSON schemas."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+TYPES: dict[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
+RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
+
+
+def extra(module: str, name: str) -> Any:
+    """Import a package that an extra of art-nb installs. Raises: ImportError that names the extra."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        if error.name and error.name.partition(".")[0] != module.partition(".")[0]:
+            raise
+        raise ImportError(f"{module} is not installed: pip install 'art-nb[{name}]'") from error
+
+
+def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call") -> type:
+    """Return a subclass of `base` with a method for each tool, which TRL lists and `rollout_environment` calls.
+
+    tools: OpenAI schemas, whose parameters may refer to their own `$defs`. call: the method of `base` that is called with a
+    tool's name and the dict of its arguments.
+
+    Raises: ValueError for a name that Python or the contract excludes, and for a schema that refers to itself.
+    """
+    return type(name, (base,), {tool["function"]["name"]: _method(tool["function"], call) for tool in tools})
+
+
+def _method(function: dict, call: str) -> Callable[..., Any]:
+    name, parameters = function["name"], resolved(function.get("parameters") or {})
+    if not name.isidentifier() or name.startswith("_") or name in RESERVED:
+        raise ValueError(f"a tool cannot be named {name!r} here: rename it, or leave it out")
+    properties, required = parameters.get("properties", {}), parameters.get("required", [])
+
+    def method(self: Any, **arguments: Any) -> Any:
+        return getattr(self, call)(name, arguments)
+
+    kind = inspect.Parameter.KEYWORD_ONLY
+    hints = {key: _hint(schema) for key, schema in properties.items()}
+    given = [
+        inspect.Parameter(key, kind, annotation=hints[key], default=inspect.Parameter.empty if key in required else None)
+        for key in sorted(hints, key=lambda key: key not in required)
+    ]
+    kept = {"type": "object", "properties": properties} | ({"required": required} if required else {})
+    description = " ".join((function.get("description") or name).split())
+    about = [f"{key}: {' '.join((schema.get('description') or key).split())}" for key, schema in properties.items()]
+    method.__name__ = method.__qualname__ = name
+    method.__doc__ = "\n    ".join([f"{description}\n\nArgs:", *about]) if about else description
+    method.__annotations__ = hints | {"return": str}
+    method.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD), *given], return_annotation=str
+    )
+    schema = {"name": name, "description": description, "parameters": kept}
+    method.schema = {"type": "function", "function": schema}  # type: ignore[attr-defined]
+    return method
+
+
+def _hint(schema: dict) -> Any:
+    kind = schema.get("type")
+    return TYPES.get(kind, Any) if isinstance(kind, str) else Any
+
+
+def resolved(schema: dict, within: dict | None = None, path: tuple[str, ...] = ()) -> dict:
+    """Return a JSON schema with its references to `$defs` replaced by what they refer to.
+
+    Raises: ValueError for a schema that refers to itself or to another document.
+    """
+    within = schema if within is None else within
+
+    def inner(value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, list):
+            return [inner(each, path) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if isinstance(reference := value.get("$ref"), str):
+            if not reference.startswith("#/") or reference in path:
+                raise ValueError(f"the schema refers to {reference}, by itself or outside: such tools cannot be shown here")
+            found: Any = within
+            for part in reference.removeprefix("#/").split("/"):
+                found = found[part]
+            return inner({**found, **{k: v for k, v in value.items() if k != "$ref"}}, (*path, reference))
+        return {key: inner(each, path) for key, each in value.items() if key != "$defs"}
+
+    return inner(schema, path)

@@ -1,0 +1,137 @@
+"""The tools of any MCP server, over stdio or HTTP, as an environment. Source: https://modelcontextprotocol.io."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from art_nb.environments.adapters.base import extra, with_tools
+from art_nb.environments.isolation import BrokenEnvironment
+
+COMPLETE_TASK = {
+    "type": "function",
+    "function": {
+        "name": "complete_task",
+        "description": "Finish the task.",
+        "parameters": {
+            "type": "object",
+            "properties": {"summary": {"type": "string", "description": "What was done, and the answer."}},
+            "required": ["summary"],
+        },
+    },
+}
+Calls = list[tuple[str, dict, str]]
+"""(tool, arguments, observation) of each call of an episode, in order; the last is `complete_task` if the model finished."""
+
+
+def mcp_environment(
+    server: Any, *, reward: Callable[[Calls], float] | None = None, leave_out: Iterable[str] = (), **options: Any
+) -> type[McpEnvironment]:
+    """Return an environment class with the tools of an MCP server, and `complete_task`, which ends an episode.
+
+    server: a URL, an `mcp.StdioServerParameters`, or a function that returns what `mcp.Client` accepts, such as a new
+        in-process server. It is connected once here, to list its tools, and then once for each episode.
+    reward: of the calls of an episode; None: 0, for a judge such as RULER that scores trajectories.
+    leave_out: tools that the model is not offered. options: of `mcp.Client`, such as `read_timeout_seconds`.
+
+    Raises: ImportError without the extra; ValueError for a tool that cannot be shown; what the connection raises.
+    """
+    connect = Connecting(server, options)
+    with ExitStack() as stack:
+        tools = connect(stack)[2]
+    shown = [tool for name, tool in tools.items() if name not in set(leave_out)]
+    made = with_tools(McpEnvironment, "McpEnvironment", [*shown, COMPLETE_TASK])
+    # In a tuple, so that neither function becomes a method, which TRL would list as a tool.
+    made._setup = (connect, tools, reward or (lambda calls: 0.0))  # type: ignore[attr-defined]
+    return made
+
+
+class Connecting:
+    """Opens connections to one server."""
+
+    def __init__(self, server: Any, options: dict[str, Any]):
+        self.server, self.options, self.package = server, options, extra("mcp", "mcp")
+
+    def __call__(self, stack: ExitStack) -> tuple[Any, Any, dict[str, dict]]:
+        """Return (portal to the client's event loop, client, its tools by name), which `stack` closes."""
+        from anyio.from_thread import start_blocking_portal
+
+        portal = stack.enter_context(start_blocking_portal())
+        client = self.package.Client(self.server() if callable(self.server) else self.server, **self.options)
+        stack.enter_context(portal.wrap_async_context_manager(client))
+        tools: dict[str, dict] = {}
+        cursor = None
+        while True:
+            page = portal.call(partial(client.list_tools, cursor=cursor))
+            tools |= {tool.name: _schema(tool) for tool in page.tools}
+            if not (cursor := page.next_cursor):
+                return portal, client, tools
+
+
+def _schema(tool: Any) -> dict:
+    about = {"name": tool.name, "description": tool.description or tool.name, "parameters": tool.input_schema}
+    return {"type": "function", "function": about}
+
+
+class McpEnvironment:
+    """One episode at an MCP server, with a connection of its own. Made by `mcp_environment`."""
+
+    _setup: tuple[Connecting, dict[str, dict], Callable[[Calls], float]]
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._calls: Calls = []
+        self._errors, self._over = 0, False
+
+    def reset(self, task: str = "", **row: Any) -> str:
+        """Connect. Returns the server's instructions and the task; other columns are ignored."""
+        self._stack.close()
+        connect, known, _ = self._setup
+        self._portal, self._client, tools = connect(self._stack)
+        if tools != known:
+            raise BrokenEnvironment("the server's tools are not those it listed before: make the environment again")
+        self._calls, self._errors, self._over = [], 0, False
+        return "\n\n".join(filter(None, (self._client.instructions, task)))
+
+    def _call(self, name: str, arguments: dict) -> str:
+        if self._over:
+            return "The task is finished."
+        if name == "complete_task":
+            self._over, text = True, "Thank you."
+        else:
+            text = self._request(name, {key: value for key, value in arguments.items() if value is not None})
+        self._calls.append((name, arguments, text))
+        return text
+
+    def _request(self, name: str, arguments: dict) -> str:
+        try:
+            result = self._portal.call(partial(self._client.call_tool, name, arguments))
+        except self._setup[0].package.MCPError as error:
+            if error.code == self._setup[0].package.types.CONNECTION_CLOSED:
+                raise BrokenEnvironment(f"the MCP server closed the connection during {name}") from error
+            self._errors += 1
+            return f"Error: {error}"
+        self._errors += bool(result.is_error)
+        if other := {part.type for part in result.content} - {"text"}:
+            raise BrokenEnvironment(f"the tool {name} returned {', '.join(sorted(other))}: only text can be shown")
+        return "\n".join(part.text for part in result.content)
+
+    def get_reward(self) -> float:
+        """Return the reward of the calls so far."""
+        return float(self._setup[2](self._calls))
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"calls": len(self._calls), "errors": self._errors, "completed": float(self._over)}
+
+    def __enter__(self) -> McpEnvironment:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()

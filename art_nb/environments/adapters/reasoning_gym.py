@@ -1,0 +1,109 @@
+"""Generated tasks of reasoning-gym: a question, one answer, a score. Source: https://pypi.org/project/reasoning-gym."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from art_nb.environments.adapters.base import extra
+
+FIRST_SEED = {"train": 0, "val": 1_000_000, "test": 2_000_000}
+MAX_SIZE = 1_000_000
+
+
+def last_number(text: str) -> str | None:
+    """Return the last number of a text without thousands separators."""
+    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?", text)
+    return found[-1].replace(",", "") if found else None
+
+
+def last_line(text: str) -> str | None:
+    """Return the last line that is not empty."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else None
+
+
+def tag(text: str) -> str | None:
+    """Return what the last <answer>...</answer> encloses."""
+    found = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    return found[-1].strip() if found else None
+
+
+PARSERS: dict[str, tuple[Callable[[str], str | None], str]] = {
+    "last_number": (last_number, "End with the answer as a number."),
+    "last_line": (last_line, "Give the answer, and nothing else, on the last line."),
+    "tag": (tag, "Enclose the final answer in <answer> and </answer>."),
+    "whole": (str.strip, "Give the answer and nothing else."),
+}
+
+
+class ReasoningGymEnvironment:
+    """One item of a dataset of reasoning-gym. The model answers once, in text or by calling `answer`.
+
+    dataset: its name, such as "chain_sum". parser: how the answer is found in the text: "last_number", "last_line", "tag",
+        "whole", or a function that returns it, or None if there is none; the whole text is then scored.
+    instruction: what follows the question; by default it asks for what the parser expects.
+    size: items of a split, which `reset` counts from 0. config: of the dataset.
+
+    The splits train, val and test start at different seeds. An item is the same on every machine.
+    Raises: ImportError without the extra; ValueError for an unknown dataset, parser, split or index.
+    """
+
+    plain_tool = "answer"
+
+    def __init__(
+        self,
+        dataset: str,
+        *,
+        parser: str | Callable[[str], str | None] = "tag",
+        instruction: str | None = None,
+        size: int = 1000,
+        **config: Any,
+    ):
+        if isinstance(parser, str) and parser not in PARSERS:
+            raise ValueError(f"parser is {parser!r}: expected {', '.join(PARSERS)}, or a function of the text")
+        if not 1 <= size <= MAX_SIZE:
+            raise ValueError(f"size is {size:,}: expected 1 to {MAX_SIZE:,}, so that splits share no seed")
+        self._parse, asks = PARSERS[parser] if isinstance(parser, str) else (parser, "")
+        self._instruction = asks if instruction is None else instruction
+        gym = extra("reasoning_gym", "reasoning-gym")
+        self._splits = {
+            split: gym.create_dataset(dataset, seed=seed, size=size, **config) for split, seed in FIRST_SEED.items()
+        }
+        self._size, self._parsed = size, False
+        self._item: dict[str, Any] = {}
+        self._score: float | None = None
+
+    def reset(self, index: int = 0, split: str = "train", **row: Any) -> str:
+        """Return the question of an item and the instruction. Other columns are ignored."""
+        if split not in self._splits or not 0 <= index < self._size:
+            raise ValueError(f"no item {index} of {split!r}: expected {', '.join(FIRST_SEED)} and 0 to {self._size - 1:,}")
+        self._item, self._score, self._parsed = self._splits[split][index], None, False
+        return f"{self._item['question']}\n{self._instruction}".strip()
+
+    def answer(self, text: str) -> str:
+        """
+        Give the final answer. This ends the task.
+
+        Args:
+            text: the answer.
+        """
+        if self._score is None:
+            found = self._parse(text)
+            self._parsed = found is not None
+            given = text.strip() if found is None else found
+            self._score = float(self._splits["train"].score_answer(given, self._item))
+        return "Thank you."
+
+    def get_reward(self) -> float:
+        """Return reasoning-gym's score of the answer, 0 to 1; 0 without an answer."""
+        return self._score or 0.0
+
+    @property
+    def over(self) -> bool:
+        return self._score is not None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {"correct": float(self._score == 1.0), "parsed": float(self._parsed)}

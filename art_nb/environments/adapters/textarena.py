@@ -1,0 +1,138 @@
+"""Games of TextArena for one player, or for two with an opponent. Source: https://pypi.org/project/textarena."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from art_nb.environments.adapters.base import extra
+from art_nb.environments.isolation import BrokenEnvironment
+from art_nb.types import Messages
+
+Player = Callable[[Messages], str]
+"""Returns a move for a conversation: what the player has observed (user) and answered (assistant)."""
+
+_LISTED = re.compile(r"(?:available|valid) (?:moves|actions)[^:\n]*:(.*)$", re.IGNORECASE | re.MULTILINE)
+_GLOBAL_RANDOM = RLock()
+
+
+def random_player(seed: int = 0) -> Player:
+    """Return a player that chooses among the moves which the game lists ("Available Moves: '[0]', '[1]'").
+
+    Raises: BrokenEnvironment, when it plays, for a game that lists none.
+    """
+    rng = random.Random(seed)
+
+    def play(messages: Messages) -> str:
+        listed = _LISTED.findall(str(messages[-1]["content"]))
+        moves = re.findall(r"\[[^\]]+\]", listed[-1]) if listed else []
+        if not moves:
+            raise BrokenEnvironment("this game lists no moves to choose from: give an `opponent`, a function")
+        return rng.choice(moves)
+
+    return play
+
+
+def model_player(client: Any, model: str, **request: Any) -> Player:
+    """Return a player that asks a model: a fixed policy, or the one in training for self-play.
+
+    client: `model.openai_client()` or an `openai.OpenAI`; the calls block the thread of the rollout, which therefore needs
+    its `timeout`.
+    """
+    blocking = client.blocking() if hasattr(client, "blocking") else client
+
+    def play(messages: Messages) -> str:
+        answer = blocking.chat.completions.create(model=model, messages=messages, **request)
+        return answer.choices[0].message.content or ""
+
+    return play
+
+
+class TextArenaEnvironment:
+    """One game. The model moves with the tool `act`, or in text.
+
+    game: an id such as "TicTacToe-v0". opponent: of the second player; None: `random_player`. players: 1 or 2.
+    options: of `textarena.make`.
+
+    The reward is TextArena's, by default 1 for a win, 0 for a draw and -1 for a loss; 0 while the game runs.
+    TextArena draws from Python's global random numbers; each game gets a state of its own for as long as TextArena runs.
+    Raises: ImportError without the extra; ValueError for more than two players.
+    """
+
+    plain_tool = "act"
+
+    def __init__(self, game: str, *, opponent: Player | None = None, players: int = 2, **options: Any):
+        if players not in (1, 2):
+            raise ValueError(f"players is {players}: games with one player, or with two and an opponent, can be played here")
+        self._arena, self._game, self._players, self._options = extra("textarena", "textarena"), game, players, options
+        self._given, self._me = opponent, 0
+        self._seen: Messages = []
+        self._result: tuple[dict, dict] | None = None
+
+    def reset(self, seed: int = 0, player: int = 0, **row: Any) -> str:
+        """Start the game of this seed as player 0 or 1. Returns the rules and what is seen; other columns are ignored."""
+        if not 0 <= player < self._players:
+            raise ValueError(f"player is {player}: expected 0 to {self._players - 1}")
+        self._me, self._result, self._turns, self._seen = player, None, 0, []
+        self._opponent, self._random = self._given or random_player(seed), random.Random(seed).getstate()
+        self._env = self._run(lambda: self._arena.make(self._game, **self._options))
+        self._run(lambda: self._env.reset(num_players=self._players, seed=seed))
+        return self._until_my_turn()
+
+    def act(self, move: str) -> str:
+        """
+        Make a move.
+
+        Args:
+            move: as the rules write it.
+        """
+        if self._result is None:
+            self._turns += 1
+            self._step(move)
+        return self._until_my_turn()
+
+    def _until_my_turn(self) -> str:
+        while self._result is None:
+            player, seen = self._run(self._env.get_observation)
+            if player == self._me:
+                return str(seen).strip()
+            self._seen.append({"role": "user", "content": str(seen).strip()})
+            try:
+                move = self._opponent(self._seen)
+            except Exception as error:
+                raise BrokenEnvironment(f"the opponent raised {type(error).__name__}: {error}") from error
+            self._seen.append({"role": "assistant", "content": move})
+            self._step(move)
+        reasons = self._result[1].get(self._me, {}).get("reason") or ""
+        return f"The game is over. {reasons}".strip()
+
+    def _step(self, move: str) -> None:
+        done, _ = self._run(lambda: self._env.step(action=move))
+        if done:
+            self._result = self._run(self._env.close)
+
+    def _run(self, function: Callable[[], Any]) -> Any:
+        with _GLOBAL_RANDOM:
+            outer = random.getstate()
+            random.setstate(self._random)
+            try:
+                return function()
+            finally:
+                self._random = random.getstate()
+                random.setstate(outer)
+
+    def get_reward(self) -> float:
+        """Return this player's reward."""
+        return float((self._result[0] or {}).get(self._me, 0.0)) if self._result else 0.0
+
+    @property
+    def over(self) -> bool:
+        return self._result is not None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        broke = bool(self._result and self._result[1].get(self._me, {}).get("invalid_move"))
+        return {"moves": self._turns, "won": float(self.get_reward() > 0), "invalid_move": float(broke)}

@@ -1,0 +1,40 @@
+"""Serve one episode of an environment of TRL's contract to any MCP client. Source: https://modelcontextprotocol.io."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from art_nb.environments.adapters.base import extra
+from art_nb.environments.contract import environment_tools
+from art_nb.environments.tools import parse_arguments
+
+
+def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
+    """Return an `mcp.server.Server` with the tools of an environment; its instructions are what `reset(**row)` returns.
+
+    Run it with `mcp.server.stdio.stdio_server`, or mount it as a web application; the reward is the environment's own
+    `get_reward()`. A call that is malformed or raises is answered as an error, which the client's model reads.
+
+    Raises: ImportError without the extra; what `reset` raises.
+    """
+    types, first = extra("mcp.types", "mcp"), environment.reset(**row)
+    tools = environment_tools(environment)
+
+    async def list_tools(context: Any, params: Any) -> Any:
+        functions = [tool["function"] for tool in tools.values()]
+        listed = [
+            types.Tool(name=each["name"], description=each["description"], input_schema=each["parameters"])
+            for each in functions
+        ]
+        return types.ListToolsResult(tools=listed)
+
+    async def call_tool(context: Any, params: Any) -> Any:
+        try:
+            arguments = parse_arguments(tools.values(), params.name, params.arguments or {})
+            text, failed = str(getattr(environment, params.name)(**arguments)), False
+        except Exception as error:  # the client's model reads what was wrong
+            text, failed = str(error), True
+        return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
+
+    make = extra("mcp.server", "mcp").Server
+    return make(name, instructions=first, on_list_tools=list_tools, on_call_tool=call_tool)

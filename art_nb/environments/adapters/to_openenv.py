@@ -1,0 +1,73 @@
+"""Serve an environment of TRL's contract to OpenEnv's clients. Source: the package `openenv` 0.10."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from art_nb.environments.adapters.base import extra
+from art_nb.environments.contract import environment_tools
+from art_nb.environments.tools import parse_arguments
+
+
+def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -> Any:
+    """Return a FastAPI application, to run with uvicorn, that plays a new environment in each session.
+
+    Clients list the tools and call them by OpenEnv's `ListToolsAction` and `CallToolAction`. What `reset` and a tool return
+    is the observation's `result`; a step's reward is the change of the environment's `progress`, and the last step's also
+    brings the sum to the environment's reward. The metrics are in the last observation's metadata.
+
+    sessions: at most so many at once. Raises: ImportError without the package.
+    """
+    server, types = extra("openenv.core.env_server", "openenv"), extra("openenv.core.env_server.mcp_types", "openenv")
+    base, state = extra("openenv.core.env_server.interfaces", "openenv").Environment, server.types.State
+
+    class Served(base):  # type: ignore[valid-type, misc]
+        """A session: one environment, reset as often as the client asks."""
+
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self._environment = environment_factory()
+            self._tools = environment_tools(self._environment)
+            self._paid, self._steps = 0.0, 0
+
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **row: Any) -> Any:
+            given = row if seed is None else {"seed": seed, **row}
+            self._steps, first = 0, self._environment.reset(**given)
+            self._paid = self._progress()
+            return types.CallToolObservation(tool_name="reset", result=first, done=self._over, reward=self._paid)
+
+        def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+            if isinstance(action, types.ListToolsAction):
+                return types.ListToolsObservation(tools=[_listed(tool["function"]) for tool in self._tools.values()])
+            self._steps += 1
+            try:
+                arguments = parse_arguments(self._tools.values(), action.tool_name, action.arguments)
+                result = getattr(self._environment, action.tool_name)(**arguments)
+            except Exception as error:  # as in TRL, the model reads what was wrong
+                result = f"Error: {error}"
+            worth = float(self._environment.get_reward()) if self._over else self._progress()
+            reward, self._paid = worth - self._paid, worth
+            metadata = dict(getattr(self._environment, "metrics", {})) if self._over else {}
+            return types.CallToolObservation(
+                tool_name=action.tool_name, result=result, done=self._over, reward=reward, metadata=metadata
+            )
+
+        @property
+        def state(self) -> Any:
+            return state(step_count=self._steps)
+
+        @property
+        def _over(self) -> bool:
+            return bool(getattr(self._environment, "over", False))
+
+        def _progress(self) -> float:
+            progress = getattr(self._environment, "progress", None)
+            return float(self._environment.get_reward() if progress is None else progress)
+
+    def _listed(tool: dict) -> Any:
+        return types.Tool(name=tool["name"], description=tool["description"], input_schema=tool["parameters"])
+
+    return server.create_app(Served, types.CallToolAction, types.CallToolObservation, max_concurrent_envs=sessions)

@@ -1,0 +1,100 @@
+"""An environment of TRL's contract as a taskset of verifiers. Source: the package `verifiers` 0.4 (`verifiers.v1`).
+
+    class EmailTools(EnvironmentTools):
+        environment_factory = EmailSearchEnvironment
+
+    class EmailTask(EnvironmentTask):
+        tools = EmailTools
+
+    class EmailTaskset(EnvironmentTaskset, vf.Taskset[EmailTask, vf.TasksetConfig]):
+        rows = ({"scenario": "val-0"},)
+
+They are classes of a module because verifiers starts the tools in a process of their own and imports them there. Importing
+this module needs the package.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
+
+import verifiers.v1 as vf  # type: ignore[import-not-found]
+
+from art_nb.environments.contract import environment_tools
+
+
+class EnvironmentData(vf.TaskData):
+    """A row of the environment's dataset. The prompt is what `reset` returns for it."""
+
+    row: dict[str, Any]
+
+
+class EnvironmentTools(vf.Toolset):
+    """The tools of one episode, an MCP server that verifiers starts for each rollout. A subclass names its environment."""
+
+    TOOL_PREFIX = None
+    environment_factory: ClassVar[Callable[[], Any]]
+
+    async def setup_task(self, task: EnvironmentData) -> None:
+        self.environment = type(self).environment_factory()
+        self.environment.reset(**task.row)
+
+    def register(self, mcp: Any) -> None:
+        if not hasattr(self, "environment"):  # listing the tools needs no task
+            self.environment = type(self).environment_factory()
+        for name, tool in environment_tools(self.environment).items():
+            mcp.add_tool(getattr(self.environment, name), description=tool["function"]["description"])
+
+
+class EnvironmentTask(vf.Task[EnvironmentData]):
+    """One episode. A subclass names its `tools`.
+
+    The tools run in another process, so the episode is scored by making the trace's calls again, in a new environment: a
+    row must determine the episode.
+    """
+
+    tools: ClassVar[type[EnvironmentTools]]
+
+    @classmethod
+    def toolsets(cls, config: Any) -> list[Any]:
+        return [cls.tools(vf.ToolsetConfig())]
+
+    def played(self, trace: Any) -> Any:
+        """Return the environment after the calls of a trace."""
+        environment = self.tools.environment_factory()
+        environment.reset(**self.data.row)
+        offered = environment_tools(environment)
+        for message in trace.assistant_messages:
+            for call in message.tool_calls or []:
+                if call.name in offered:
+                    try:
+                        getattr(environment, call.name)(**json.loads(call.arguments))
+                    except Exception:  # the model read why when it made the call
+                        continue
+        return environment
+
+    @vf.stop
+    async def over(self, trace: vf.Trace) -> bool:
+        return bool(getattr(self.played(trace), "over", False))
+
+    @vf.reward
+    async def reward(self, trace: vf.Trace) -> float:
+        return float(self.played(trace).get_reward())
+
+    @vf.metric
+    async def metrics(self, trace: vf.Trace) -> dict[str, float]:
+        return {f"{name}": float(value) for name, value in getattr(self.played(trace), "metrics", {}).items()}
+
+
+class EnvironmentTaskset:
+    """Tasks of rows. A subclass also derives from `vf.Taskset` of its task, and has the `rows`."""
+
+    rows: ClassVar[Iterable[dict[str, Any]]]
+
+    def load(self) -> Iterator[Any]:
+        task = self.task_type()  # type: ignore[attr-defined]
+        environment = task.tools.environment_factory()
+        for row in self.rows:
+            data = EnvironmentData(prompt=environment.reset(**row), row=row)
+            yield task(data, self.config.task)  # type: ignore[attr-defined]

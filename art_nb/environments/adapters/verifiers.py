@@ -1,0 +1,172 @@
+"""A taskset of verifiers, by the name of its module. Source: the package `verifiers` 0.4 (`verifiers.v1`)."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+from art_nb.environments.adapters.base import extra, with_tools
+from art_nb.environments.adapters.mcp import Connecting
+
+
+def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironment]:
+    """Return an environment class for the tasks of a taskset: its prompts, `@vf.reward`, `@vf.metric` and `@vf.stop`
+    functions, and the tools of its toolsets, over MCP in this process.
+
+    The model ends a task by an answer without a call, or by calling `answer`. taskset: its module, as for verifiers' own
+    commands. config: fields of its config.
+
+    Raises: ImportError without the package; ValueError for what needs more than a conversation: a container, a runtime, a
+    user who opens the conversation, tools that share state with the task, stops on requests or responses.
+    """
+    vf, loaders = extra("verifiers.v1", "verifiers"), extra("verifiers.v1.utils.loaders", "verifiers")
+    kind = loaders.taskset_class(taskset)
+    generic = extra("verifiers.v1.utils.generic", "verifiers")
+    configured = (generic.concrete_type(kind, vf.TasksetConfig) or vf.TasksetConfig)(id=taskset, **config)
+    loaded, task_type = kind(configured), kind.task_type()
+    _refuse_what_needs_a_runtime(vf, task_type)
+
+    def toolsets() -> list[Any]:
+        return [*kind.toolsets(configured), *task_type.toolsets(configured.task)]
+
+    if any(type(each.state) is not vf.State for each in toolsets()):
+        raise ValueError(f"the tools of {taskset} share state with the task, which needs verifiers' own server")
+    made = _connections(toolsets())
+    with ExitStack() as stack:
+        tools = [_prefixed(tool, prefix) for prefix, connect in made for tool in connect(stack)[2].values()]
+    environment = with_tools(VerifiersEnvironment, "VerifiersEnvironment", tools)
+    environment._setup = (vf, loaded, toolsets)  # type: ignore[attr-defined]
+    return environment
+
+
+def _refuse_what_needs_a_runtime(vf: Any, task: Any) -> None:
+    for hook in ("setup", "finalize", "stage_verifier"):
+        if getattr(task, hook) is not getattr(vf.Task, hook):
+            raise ValueError(f"{task.__name__} has `{hook}`, which needs a runtime of verifiers: run it with verifiers")
+    if task.NEEDS_CONTAINER:
+        raise ValueError(f"{task.__name__} needs a container: run it with verifiers")
+
+
+def _prefix(toolset: Any) -> str:
+    return f"{toolset.server_name}_" if toolset.server_name else ""
+
+
+def _prefixed(tool: dict, prefix: str) -> dict:
+    return {"type": "function", "function": tool["function"] | {"name": prefix + tool["function"]["name"]}}
+
+
+def _connections(toolsets: list[Any]) -> list[tuple[str, Connecting]]:
+    def server(toolset: Any) -> Any:
+        made = extra("mcp.server.mcpserver", "mcp").MCPServer(type(toolset).__name__)
+        toolset.register(made)
+        return made
+
+    return [(_prefix(each), Connecting(partial(server, each), {})) for each in toolsets]
+
+
+class VerifiersEnvironment:
+    """One task of a taskset. Made by `verifiers_environment`."""
+
+    plain_tool = "answer"
+    _setup: tuple[Any, Any, Callable[[], list[Any]]]
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._over = False
+
+    def reset(self, index: int = 0, **row: Any) -> str:
+        """Start the task at this position. Returns its system prompt, if any, and its prompt; other columns are ignored."""
+        from anyio.from_thread import start_blocking_portal
+
+        self._stack.close()
+        vf, loaded, new_toolsets = self._setup
+        self._task: Any = next(iter(loaded.skip(index).take(1)), None)
+        if self._task is None:
+            raise ValueError(f"the taskset has no task {index}")
+        prompt = self._task.data.prompt
+        if prompt is None or not (isinstance(prompt, str) or all(message.role == "user" for message in prompt)):
+            raise ValueError("the task does not start with a user's message: run it with verifiers")
+        self._portal = self._stack.enter_context(start_blocking_portal())
+        toolsets = new_toolsets()  # verifiers starts them for each rollout, and sets them up before it lists their tools
+        for toolset in toolsets:
+            self._portal.call(toolset.setup)
+            self._portal.call(toolset.setup_task, self._task.data)
+        self._clients: dict[str, tuple[Any, Any, str]] = {}
+        for prefix, connect in _connections(toolsets):
+            portal, client, tools = connect(self._stack)
+            self._clients |= {prefix + name: (portal, client, name) for name in tools}
+        trace, agent = extra("verifiers.v1.trace", "verifiers"), extra("verifiers.v1.configs.agent", "verifiers")
+        about = trace.TraceTask(type=type(self._task).__name__, data=self._task.data, key=self._task.key)
+        self._trace = vf.Trace(task=about, agent=trace.AgentInfo(config=agent.AgentConfig()))
+        self._over, self._scored, text = False, False, self._task.data.prompt_text
+        if self._task.data.system_prompt:
+            text = f"{self._task.data.system_prompt}\n\n{text}"
+        self._add(vf.UserMessage(content=text))
+        return text
+
+    def _add(self, message: Any, sampled: bool = False) -> None:
+        node, last = extra("verifiers.v1.graph", "verifiers").MessageNode, len(self._trace.nodes) - 1
+        self._trace.nodes.append(node(parent=last if last >= 0 else None, message=message, sampled=sampled))
+
+    def _call(self, name: str, arguments: dict) -> str:
+        if self._over:
+            return "The task is over."
+        vf, (portal, client, tool) = self._setup[0], self._clients[name]
+        given = {key: value for key, value in arguments.items() if value is not None}
+        result = portal.call(partial(client.call_tool, tool, given))
+        text = "\n".join(part.text for part in result.content if part.type == "text")
+        call = f"call_{len(self._trace.nodes)}"
+        written = json.dumps(given)
+        self._add(vf.AssistantMessage(tool_calls=[vf.ToolCall(id=call, name=name, arguments=written)]), sampled=True)
+        self._add(vf.ToolMessage(tool_call_id=call, name=name, content=text))
+        for stop in self._task.hooks("stop"):
+            self._over = self._over or bool(self._portal.call(partial(_awaited, stop, self._trace)))
+        return text
+
+    def answer(self, text: str) -> str:
+        """
+        Give the final answer. This ends the task.
+
+        Args:
+            text: the answer.
+        """
+        if not self._over:
+            self._add(self._setup[0].AssistantMessage(content=text), sampled=True)
+            self._over = True
+        return "Thank you."
+
+    def _score(self) -> None:
+        if not self._scored:
+            self._scored = True
+            self._portal.call(self._task.score, self._trace)
+
+    def get_reward(self) -> float:
+        """Return the weighted sum of the task's rewards; 0 before the end. Raises: what a reward function raises."""
+        if not self._over:
+            return 0.0
+        self._score()
+        return float(self._trace.reward)
+
+    @property
+    def over(self) -> bool:
+        return self._over
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        rewards = {name: each.score for name, each in self._trace.rewards.items() if each is not None}
+        return {name: float(value) for name, value in {**self._trace.metrics, **rewards}.items() if value is not None}
+
+    def __enter__(self) -> VerifiersEnvironment:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+
+async def _awaited(function: Any, trace: Any) -> Any:
+    result = function(trace)
+    return await result if inspect.isawaitable(result) else result

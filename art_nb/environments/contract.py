@@ -1,0 +1,224 @@
+"""Play any environment of TRL's `environment_factory` contract with a model behind a chat client.
+
+The contract: `reset(**row)` returns what follows the prompt; every other public method is a tool, with type hints and a
+Google docstring; `get_reward()` returns the reward. Properties are no tools, and four of them are read here if they exist:
+
+- `over`: True once the episode has ended. Without it the episode ends, as in TRL, when the model answers without a call.
+- `plain_tool`: name of the tool, of one parameter, that receives an answer without a call.
+- `metrics`: a dict of numbers to chart.
+- `progress`: a number whose changes are the turn rewards; by default the reward.
+
+An environment that is a context manager is entered before `reset` and left at the end.
+Source: GRPOTrainer.__init__ and GRPOTrainer._tool_call_loop of TRL 1.15.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from art_nb.environments.isolation import BrokenEnvironment, IsolatedCalls
+from art_nb.environments.tools import MalformedCall, clean, parse_arguments, tool_schema
+from art_nb.trajectories import Trajectory
+from art_nb.types import Messages
+
+NO_TOOLS = ("reset", "get_reward")
+
+
+def environment_tools(environment: Any) -> dict[str, dict]:
+    """Return the OpenAI schemas of an environment's tools by name, sorted as TRL lists them.
+
+    A method's attribute `schema` takes precedence over what its type hints and docstring give.
+    Raises: TypeError, ValueError for a method without type hints or descriptions.
+    """
+    return {name: getattr(method, "schema", None) or tool_schema(method) for name, method in _methods(environment).items()}
+
+
+def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
+    members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
+    return {each.__name__: each for name, each in members if name not in NO_TOOLS and not name.startswith("_")}
+
+
+class _Episode:
+    """One environment while a rollout plays it: its calls are limited in time and in length."""
+
+    def __init__(self, calls: IsolatedCalls, max_observation: int):
+        self.calls, self.max_observation = calls, max_observation
+        self.name, self.environment = "the environment", cast(Any, None)
+        self.logs: list[str] = []
+        self.failures = 0
+
+    async def start(self, factory: Callable[[], Any], row: dict[str, Any]) -> str | None:
+        self.environment = await self._contract("its factory", factory)
+        self.name = type(self.environment).__name__
+        self.methods = _methods(self.environment)
+        self.schemas = environment_tools(self.environment)
+        if hasattr(self.environment, "__enter__"):
+            await self._contract(f"{self.name}.__enter__", self.environment.__enter__)
+        observation = await self._contract(f"{self.name}.reset", self.environment.reset, **row)
+        return None if observation is None else self._text("reset", observation)
+
+    async def read(self, name: str, default: Any = None) -> Any:
+        """Return a property of the environment."""
+        return await self._contract(f"{self.name}.{name}", getattr, self.environment, name, default)
+
+    async def number(self, name: str, function: Callable[..., Any], *args: Any) -> float:
+        value = await self._contract(f"{self.name}.{name}", function, *args)
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise BrokenEnvironment(f"{self.name}.{name} returned {_short(value)}: expected a finite number.")
+        return number
+
+    async def reward(self) -> float:
+        return await self.number("get_reward", self.environment.get_reward)
+
+    async def progress(self) -> float:
+        if hasattr(type(self.environment), "progress"):
+            return await self.number("progress", getattr, self.environment, "progress")
+        return await self.reward()
+
+    async def call(self, name: str, arguments: str | dict | None) -> str:
+        """Call a tool. What the model did wrong, and what the tool raises, is the observation, as in TRL."""
+        try:
+            given = parse_arguments(self.schemas.values(), name, arguments)
+            what = f"tool {name} of {self.name}"
+            result = await self.calls.call(what, self.methods[name], self.environment, **given)
+        except BrokenEnvironment:
+            raise
+        except Exception as error:
+            self.failures += 1
+            kind = "Malformed" if isinstance(error, MalformedCall) else f"Error: {type(error).__name__}"
+            result = f"{kind}: {error}"
+        if _methods(self.environment) != self.methods:
+            now = ", ".join(_methods(self.environment)) or "none"
+            raise BrokenEnvironment(
+                f"{self.name} changed its tools during the episode (before: {', '.join(self.methods)}; now: {now}): "
+                "the prompt lists the first ones. Make an environment for each set of tools."
+            )
+        return self._text(name, result)
+
+    async def close(self) -> None:
+        if hasattr(self.environment, "__exit__"):
+            await self._contract(f"{self.name}.__exit__", self.environment.__exit__, None, None, None)
+
+    async def _contract(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        try:
+            return await self.calls.call(what, function, *args, **kwargs)
+        except BrokenEnvironment:
+            raise
+        except Exception as error:
+            raise BrokenEnvironment(f"{what} raised {type(error).__name__}: {_short(error)}") from error
+
+    def _text(self, what: str, result: Any) -> str:
+        """Return an observation as text. Raises: BrokenEnvironment for what text cannot represent."""
+        if result is None or isinstance(result, str):
+            text = clean(result or "")
+        elif isinstance(result, int | float | dict | list | tuple):
+            try:
+                text = json.dumps(result, ensure_ascii=False)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise BrokenEnvironment(f"{what} of {self.name} returned what JSON cannot represent: {error}.") from error
+            if isinstance(result, list) and any(isinstance(part, dict) and part.get("type") == "image" for part in result):
+                raise BrokenEnvironment(f"{what} of {self.name} returned an image: the model can be shown text only.")
+        else:
+            kind = type(result).__name__
+            raise BrokenEnvironment(f"{what} of {self.name} returned {kind}: expected text, or what JSON can represent.")
+        if (more := len(text) - self.max_observation) > 0:
+            shown = f"the model saw {self.max_observation:,}"
+            self.logs.append(f"{what} of {self.name} returned {len(text):,} characters; {shown}.")
+            text = f"{text[: self.max_observation]}\n[{more:,} more characters]"
+        return text
+
+
+async def rollout_environment(
+    client: Any,
+    environment_factory: Callable[[], Any],
+    *,
+    model: str,
+    row: dict[str, Any] | None = None,
+    prompt: Iterable[dict] = ({"role": "user", "content": ""},),
+    max_turns: int = 20,
+    timeout: float | None = 60.0,
+    max_observation: int = 8_000,
+    metadata: dict[str, Any] | None = None,
+    turn_rewards: bool = False,
+    **request: Any,
+) -> Trajectory:
+    """Let a model play one episode of an environment made for TRL. Returns the trajectory with the environment's reward.
+
+    client: `AsyncOpenAI`, `model.openai_client()` or another with `chat.completions.create`. model: its name in requests.
+    environment_factory: as for TRL; called once, for this episode alone.
+    row: a dataset row, passed to `reset`. prompt: its messages; what `reset` returns is appended to the last one.
+    max_turns: answers of the model. timeout: seconds for each call of the environment; None: no limit, which is faster and
+        right for an environment of your own. max_observation: characters of an observation that the model sees.
+    turn_rewards: also store a reward for each answer, the change of the environment's `progress`.
+    request: other parameters of each request, such as `temperature`. `tools=None` offers no tools, for a model without tool
+        calls; the environment then needs a `plain_tool`.
+
+    metrics: the environment's; `turns`; `tool_failures` (calls that were malformed or raised; the model reads why);
+    `out_of_turns`.
+
+    Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns what is no text, or changes
+    its tools: gather records it, with `max_exceptions`, and goes on. Any exception of the client.
+    """
+    calls = IsolatedCalls(timeout)
+    episode = _Episode(calls, max_observation)
+    try:
+        observation = await episode.start(environment_factory, row or {})
+        *before, last = [dict(message) for message in prompt]
+        first: Messages = [*before, {**last, "content": last["content"] + (observation or "")}]  # type: ignore[list-item]
+        trajectory = Trajectory(messages_and_choices=[*first], metadata=metadata or {}, logs=episode.logs)
+        request = {"tools": list(episode.schemas.values()) or None} | request
+        trajectory.tools = request["tools"]
+        rewards = await _play(client, episode, trajectory, {"model": model, **request}, max_turns, turn_rewards)
+        trajectory.reward = await episode.reward()
+        trajectory.metrics |= {**await episode.read("metrics", {}), "tool_failures": episode.failures}
+        trajectory.logs = episode.logs
+        if turn_rewards:
+            trajectory.turn_rewards = rewards
+        return trajectory
+    finally:
+        try:
+            if episode.environment is not None:
+                await episode.close()
+        finally:
+            calls.close()
+
+
+async def _play(
+    client: Any, episode: _Episode, trajectory: Trajectory, request: dict[str, Any], max_turns: int, turn_rewards: bool
+) -> list[float]:
+    """Alternate between model and environment. Returns the turn rewards, if requested."""
+    request = {name: value for name, value in request.items() if name != "tools" or value}
+    plain = await episode.read("plain_tool")
+    rewards, before, answers = [], await episode.progress() if turn_rewards else 0.0, trajectory.messages_and_choices
+    for _ in range(max_turns):
+        completion = await client.chat.completions.create(messages=trajectory.messages(), **request)
+        choice = completion.choices[0]
+        answers.append(choice)
+        for call in choice.message.tool_calls or []:
+            observation = await episode.call(call.function.name, call.function.arguments)
+            answers.append({"role": "tool", "tool_call_id": call.id, "content": observation})
+        if has_text := plain and not choice.message.tool_calls:
+            (parameter,) = episode.schemas[plain]["function"]["parameters"]["properties"]
+            answers.append({"role": "user", "content": await episode.call(plain, {parameter: choice.message.content or ""})})
+        if turn_rewards:
+            rewards.append(await episode.progress() - before)
+            before += rewards[-1]
+        ended = not (choice.message.tool_calls or has_text)
+        if ended or await episode.read("over", False):
+            break
+    turns = len(trajectory.choices())
+    trajectory.metrics |= {"turns": turns, "out_of_turns": not ended and not await episode.read("over", False)}
+    return rewards
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else str(value)
+    return text if len(text) <= 300 else f"{text[:300]}..."

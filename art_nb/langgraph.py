@@ -1,0 +1,82 @@
+"""ART's names for LangGraph: the chat model of a rollout, and a rollout whose trajectory records what its graph asked.
+
+    async def rollout(model, scenario) -> art.Trajectory:
+        agent = create_react_agent(init_chat_model(model.name), tools)
+        await agent.ainvoke({"messages": [("user", scenario)]})
+        return art.Trajectory(messages_and_choices=[], reward=...)
+
+    trajectory = await wrap_rollout(model, rollout)(model, scenario)
+
+The chat model is LangChain's own, on the model's client, so that sampled turns keep their token ids. Depends on the
+recording of trajectories only; needs the extra `langgraph`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Any, Literal
+
+from art_nb.trajectories import Trajectory
+from art_nb.trajectories.recording import capture_auto_trajectory
+
+__all__ = ["init_chat_model", "wrap_rollout"]
+
+_model: ContextVar[Any] = ContextVar("model of the rollout")
+
+
+def wrap_rollout(model: Any, fn: Callable[..., Awaitable[Trajectory]]) -> Callable[..., Awaitable[Trajectory]]:
+    """Return `fn` with its trajectory's conversations replaced by those that its chat models had.
+
+    model: the registered model that `init_chat_model` stands for inside. The first conversation becomes the trajectory's own
+    with its tools, further ones (sub-agents, shortened histories) its `additional_histories`. Reward, metrics, metadata and
+    logs stay those that `fn` returned; without a chat model's call its messages stay as well.
+    """
+
+    async def wrapper(*args: Any, **kwargs: Any) -> Trajectory:
+        returned: list[Trajectory] = []
+
+        async def run() -> None:
+            returned.append(await fn(*args, **kwargs))
+
+        token = _model.set(model)
+        try:
+            recorded = await capture_auto_trajectory(run())
+        finally:
+            _model.reset(token)
+        (trajectory,) = returned
+        if recorded.messages_and_choices:
+            trajectory.messages_and_choices, trajectory.tools = recorded.messages_and_choices, recorded.tools
+            trajectory.additional_histories += recorded.additional_histories
+        return trajectory
+
+    return wrapper
+
+
+def init_chat_model(
+    model: str | None = None,
+    *,
+    model_provider: str | None = None,
+    configurable_fields: Literal[None] = None,
+    config_prefix: str | None = None,
+    **kwargs: Any,
+) -> Any:
+    """Return a `langchain_openai.ChatOpenAI` that asks the model of the enclosing `wrap_rollout`.
+
+    model, model_provider, configurable_fields, config_prefix: without effect, as in ART. kwargs: of `ChatOpenAI`; the
+    temperature is 1 by default.
+
+    Raises: RuntimeError outside of a wrapped rollout; ImportError without the extra.
+    """
+    registered = _model.get(None)
+    if registered is None:
+        raise RuntimeError("init_chat_model: there is no model; call it in a rollout wrapped by `wrap_rollout`")
+    try:
+        from langchain_openai import ChatOpenAI
+    except ImportError as error:
+        raise ImportError("langchain-openai is not installed: pip install 'art-nb[langgraph]'") from error
+    client, blocking = registered.openai_client(), registered.openai_client(sync=True)
+    return ChatOpenAI(
+        model=registered.get_inference_name(), api_key="unused", root_client=blocking, client=blocking.chat.completions,
+        root_async_client=client, async_client=client.chat.completions, **{"temperature": 1.0} | kwargs,
+    )  # fmt: skip

@@ -1,0 +1,26 @@
+"""2048 as a taskset of verifiers: its id is `game_2048`. Importing it needs `verifiers` 0.4."""
+
+from __future__ import annotations
+
+import verifiers.v1 as vf  # type: ignore[import-not-found]
+
+from art_nb.environments.adapters.to_verifiers import EnvironmentTask, EnvironmentTaskset, EnvironmentTools
+from game_2048.environment import Game2048Environment, scenarios
+
+
+class Game2048Tools(EnvironmentTools):
+    """The tools of one episode."""
+
+    environment_factory = Game2048Environment
+
+
+class Game2048Task(EnvironmentTask):
+    """One episode."""
+
+    tools = Game2048Tools
+
+
+class Game2048Taskset(EnvironmentTaskset, vf.Taskset[Game2048Task, vf.TasksetConfig]):
+    """The episodes of held-out rows."""
+
+    rows = tuple({"seed": seed} for seed in scenarios("val", 100))

@@ -1,0 +1,26 @@
+"""Tic-tac-toe as a taskset of verifiers: its id is `tic_tac_toe`. Importing it needs `verifiers` 0.4."""
+
+from __future__ import annotations
+
+import verifiers.v1 as vf  # type: ignore[import-not-found]
+
+from art_nb.environments.adapters.to_verifiers import EnvironmentTask, EnvironmentTaskset, EnvironmentTools
+from tic_tac_toe.environment import TicTacToeEnvironment, openings
+
+
+class TicTacToeTools(EnvironmentTools):
+    """The tools of one episode."""
+
+    environment_factory = TicTacToeEnvironment
+
+
+class TicTacToeTask(EnvironmentTask):
+    """One episode."""
+
+    tools = TicTacToeTools
+
+
+class TicTacToeTaskset(EnvironmentTaskset, vf.Taskset[TicTacToeTask, vf.TasksetConfig]):
+    """The episodes of held-out rows."""
+
+    rows = tuple({"opening": opening, "seed": 0} for opening in openings("test"))

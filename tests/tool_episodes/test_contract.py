@@ -1,0 +1,242 @@
+"""The rollout of any environment of TRL's contract: what the model reads, what it is paid, and what a broken environment costs."""
+
+import asyncio
+import re
+import threading
+
+import pytest
+from scripted_client import ScriptedClient
+
+import art_nb as art
+from art_nb.environments import BrokenEnvironment, environment_tools, rollout_environment
+from art_nb.environments.isolation import IsolatedCalls
+from email_search import EmailSearch, course_mailbox, scenarios
+from email_search.environment import EmailSearchEnvironment
+
+
+def run(environment, *answers, **options):
+    client = ScriptedClient(*answers)
+    trajectory = asyncio.run(rollout_environment(client, environment, model="m", **options))
+    return trajectory, client
+
+
+class Counter:
+    """As somebody writes it for TRL: no base class, nothing of this package."""
+
+    def reset(self, start: int = 0, **row):
+        self.count = start
+        return f"The count is {start}."
+
+    def add(self, number: int) -> str:
+        """
+        Add to the count.
+
+        Args:
+            number: how much.
+        """
+        if number > 100:
+            raise ValueError("too large")
+        self.count += number
+        return f"The count is {self.count}."
+
+    async def double(self) -> str:
+        """Double the count."""
+        await asyncio.sleep(0)
+        self.count *= 2
+        return f"The count is {self.count}."
+
+    def get_reward(self) -> float:
+        return float(self.count)
+
+
+def test_tools_are_those_that_transformers_derives():
+    utils = pytest.importorskip("transformers.utils")
+    assert list(environment_tools(Counter()).values()) == [utils.get_json_schema(Counter.add), utils.get_json_schema(Counter.double)]
+
+
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_an_episode_of_trls_contract(timeout):
+    system = {"role": "system", "content": "Count."}
+    answers = [("add", {"number": 2})], [("add", {"number": 1}), ("double", {})], "done"
+    trajectory, client = run(
+        Counter, *answers, row={"start": 4, "other": 1}, prompt=[system, {"role": "user", "content": "Start. "}], turn_rewards=True,
+        timeout=timeout, metadata={"task": 1}, temperature=0.5,
+    )  # fmt: skip
+    said = [(m["role"], m["content"]) for m in trajectory.messages()]
+    assert said[:2] == [("system", "Count."), ("user", "Start. The count is 4.")]
+    assert [text for role, text in said if role == "tool"] == ["The count is 6.", "The count is 7.", "The count is 14."]
+    assert trajectory.reward == 14 and trajectory.turn_rewards == [2, 8, 0] and sum(trajectory.turn_rewards) == 14 - 4
+    assert trajectory.metrics == {"turns": 3, "out_of_turns": False, "tool_failures": 0} and trajectory.metadata == {"task": 1}
+    assert client.requests[0]["temperature"] == 0.5 and client.requests[0]["tools"] == trajectory.tools
+
+
+def test_what_the_model_does_wrong_and_what_a_tool_raises_are_observations():
+    answers = [("add", {"number": "2"}), ("subtract", {}), ("add", {"number": 101})], "done"
+    trajectory, _ = run(Counter, *answers)
+    *_, a, b, c, _ = [m["content"] for m in trajectory.messages()]
+    assert a == "Malformed: number must be an integer" and "there is no tool" in b and c == "Error: ValueError: too large"
+    assert trajectory.metrics["tool_failures"] == 3 and trajectory.reward == 0
+
+
+def test_the_limit_of_turns_ends_an_episode():
+    trajectory, client = run(Counter, [("add", {"number": 1})], max_turns=3)
+    assert trajectory.reward == len(client.requests) == 3 and trajectory.metrics["out_of_turns"]
+
+
+class Plain(Counter):
+    plain_tool = "add"
+
+    def add(self, number: str) -> str:
+        """
+        Add to the count.
+
+        Args:
+            number: how much.
+        """
+        self.count += int(number)
+        return "ok"
+
+    @property
+    def over(self) -> bool:
+        return self.count >= 3
+
+
+def test_a_model_without_tool_calls_answers_in_text():
+    trajectory, client = run(Plain, "1", "x", "2", tools=None)
+    assert "tools" not in client.requests[0] and trajectory.tools is None
+    texts = [m["content"] for m in trajectory.messages()]
+    assert texts[1:3] == ["1", "ok"] and texts[4].startswith("Error: ValueError: invalid literal") and trajectory.reward == 3
+
+
+def test_the_email_environment_gives_what_its_own_rollout_gives():
+    scenario = scenarios("val", 1)[0]
+    calls = [("read_email", {"message_id": scenario.sources[0]})], [
+        ("return_final_answer", {"answer": scenario.answer, "sources": [scenario.sources[0]]})
+    ]
+    trajectory, _ = run(EmailSearchEnvironment, *calls, row={"scenario": scenario.id}, turn_rewards=True)
+    search = EmailSearch(course_mailbox(), scenario)
+    for ((name, arguments),) in calls:
+        search.call(name, arguments)
+    expected = search.trajectory()
+    assert [m["content"] for m in trajectory.messages()] == [m["content"] for m in expected.messages()]
+    assert trajectory.tools == expected.tools and trajectory.reward == expected.reward and trajectory.turn_rewards == search.turn_rewards
+    assert expected.metrics.items() <= trajectory.metrics.items()
+
+
+class InContext(Counter):
+    log: list = []
+
+    def __enter__(self):
+        self.log.append("enter")
+        return self
+
+    def __exit__(self, *error):
+        self.log.append("exit")
+
+
+def test_a_context_manager_is_left_also_when_the_client_fails():
+    class Failing(ScriptedClient):
+        async def create(self, **request):
+            raise OSError("no network")
+
+    InContext.log.clear()
+    with pytest.raises(OSError, match="no network"):
+        asyncio.run(rollout_environment(Failing(""), InContext, model="m"))
+    assert InContext.log == ["enter", "exit"]
+
+
+HUNG = threading.Event()
+
+
+def hostile(**methods):
+    return type("Hostile", (Counter,), methods)
+
+
+def surprise(self) -> str:
+    """A new tool."""
+    return "boo"
+
+
+def add(self, number: int) -> str:
+    """
+    Add to the count.
+
+    Args:
+        number: how much.
+    """
+    type(self).surprise = surprise
+    return "ok"
+
+
+def leave(self, **row):
+    raise SystemExit(3)
+
+
+async def leave_async(self, **row):
+    raise SystemExit(3)
+
+
+async def hang_async(self, **row):
+    await asyncio.sleep(3600)
+
+
+def raising(self, **row):
+    raise KeyError("seed")
+
+
+BROKEN = {
+    "factory": (lambda: 1 / 0, "its factory raised ZeroDivisionError: division by zero"),
+    "reset raises": (hostile(reset=raising), "Hostile.reset raised KeyError: 'seed'"),
+    "reset exits": (hostile(reset=leave), "Hostile.reset raised SystemExit, which would end the program"),
+    "reset exits, async": (hostile(reset=leave_async), "Hostile.reset raised SystemExit"),
+    "reset hangs": (hostile(reset=lambda self, **row: HUNG.wait()), "Hostile.reset did not return within 0.2 seconds"),
+    "reset hangs, async": (hostile(reset=hang_async), "Hostile.reset did not return within 0.2 seconds"),
+    "bytes": (hostile(reset=lambda self, **row: b"x"), "reset of Hostile returned bytes: expected text"),
+    "image": (hostile(reset=lambda self, **row: [{"type": "image", "image": ""}]), "returned an image: the model can be shown text only"),
+    "no reward": (hostile(get_reward=lambda self: None), "Hostile.get_reward returned None: expected a finite number"),
+    "NaN": (hostile(get_reward=lambda self: float("nan")), "Hostile.get_reward returned nan: expected a finite number"),
+    "reward raises": (hostile(get_reward=raising), "Hostile.get_reward raised KeyError"),
+    "tools change": (hostile(add=add), r"changed its tools during the episode \(before: add, double; now: add, double, surprise\)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_environment_costs_one_rollout_with_a_clear_message(name):
+    environment, message = BROKEN[name]
+    answers = [("add", {"number": 1})], "done"
+
+    async def gathered():
+        rollouts = [rollout_environment(ScriptedClient(*answers), Counter, model="m") for _ in range(3)]
+        broken = rollout_environment(ScriptedClient(*answers), environment, model="m", timeout=0.2)
+        return await art.gather_trajectory_groups([art.TrajectoryGroup([*rollouts, broken])], max_exceptions=1)
+
+    (group,) = asyncio.run(gathered())
+    (error,) = group.exceptions
+    assert error.type.endswith("BrokenEnvironment") and [t.reward for t in group.trajectories] == [1.0] * 3
+    assert re.search(message, error.message)
+
+
+def test_a_tool_that_hangs_costs_its_rollout():
+    def wait(self):
+        """Wait."""
+        HUNG.wait()
+
+    with pytest.raises(BrokenEnvironment, match="tool wait of Hostile did not return within 0.2 seconds"):
+        run(hostile(wait=wait), [("wait", {})], timeout=0.2)
+
+
+def test_a_large_observation_is_shortened_and_logged():
+    trajectory, _ = run(hostile(reset=lambda self, **row: "x" * 10**7, get_reward=lambda self: 1), "done", max_observation=100)
+    assert trajectory.messages()[0]["content"] == "x" * 100 + "\n[9,999,900 more characters]"
+    assert trajectory.logs == ["reset of Hostile returned 10,000,000 characters; the model saw 100."]
+
+
+def test_calls_of_a_rollout_share_a_thread_and_its_context():
+    async def main():
+        calls = IsolatedCalls(30)
+        threads = {await calls.call("it", threading.get_ident) for _ in range(3)}
+        calls.close()
+        return threads
+
+    (thread,) = asyncio.run(main())
+    assert thread != threading.get_ident()

@@ -1,0 +1,69 @@
+"""The adapter of verifiers, with the package itself, in an environment of its own."""
+
+import asyncio
+import sys
+from types import ModuleType
+
+import pytest
+from own_environments import own_environments
+from scripted_client import ScriptedClient
+
+from art_nb.environments import environment_tools, rollout_environment
+
+pytest.importorskip("verifiers.v1", reason="verifiers 0.4 pins mcp 2.0.0, which the lock excludes: install it in an environment of its own")
+
+import verifiers.v1 as vf  # noqa: E402
+from verifiers.v1.utils.loaders import taskset_class  # noqa: E402
+from verifiers_tasksets import install  # noqa: E402
+
+from art_nb.environments.adapters.verifiers import verifiers_environment  # noqa: E402
+
+install()
+OWN = own_environments()
+
+
+def play(environment, *answers, **options):
+    return asyncio.run(rollout_environment(ScriptedClient(*answers), environment, model="m", **options))
+
+
+def test_a_task_answered_in_text():
+    environment = verifiers_environment("sums_taskset", tasks=3)
+    right, wrong = (play(environment, answer, row={"index": 2}, tools=None) for answer in (" 3 ", "four"))
+    assert right.messages()[0]["content"] == "Answer with a number.\n\nWhat is 2 + 1?"
+    assert right.reward == 2.0 and wrong.reward == 0.0 and wrong.metrics["length"] == 4 and right.metrics["exact"] == 1.0
+    with pytest.raises(Exception, match="the taskset has no task 3"):
+        play(environment, "4", row={"index": 3})
+
+
+def test_a_task_with_tools_and_a_stop():
+    environment = verifiers_environment("vault_taskset")
+    assert list(environment_tools(environment())) == ["answer", "vault_turn"]
+    opened = play(environment, [("vault_turn", {"digit": 1})], [("vault_turn", {"digit": 5})], row={"index": 1})
+    assert [m["content"] for m in opened.messages() if m["role"] == "tool"] == ["closed", "open"]
+    assert opened.reward == 1.0 and opened.metrics["turns"] == 2 and not opened.metrics["out_of_turns"]
+    shut = play(environment, [("vault_turn", {"digit": 1})], "I give up.", row={"index": 1})
+    assert shut.reward == 0.0 and shut.metrics["turns"] == 2
+
+
+def test_what_needs_more_than_a_conversation_is_refused():
+    with pytest.raises(ValueError, match="BoxTask needs a container: run it with verifiers"):
+        verifiers_environment("box_taskset")
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_our_environments_are_tasksets(name):
+    """Loaded as verifiers loads them, their tools over MCP, their reward from the trace: as without verifiers."""
+    row, calls, taskset = OWN[name].row, OWN[name].calls, taskset_class(name)
+    assert next(iter(taskset(vf.TasksetConfig(id=name)))).data.row
+    module = ModuleType(f"one_row_of_{name}")
+    module.__dict__[taskset.__name__] = type(taskset.__name__, (taskset,), {"rows": (row,)})
+    module.__dict__.update(__all__=[taskset.__name__], __spec__=__spec__)
+    sys.modules[module.__name__] = module
+    own = taskset.task_type().tools.environment_factory()
+    first, observations = own.reset(**row), []
+    for tool, arguments in calls:
+        observations += [getattr(own, tool)(**arguments)] if not own.over else []
+    trajectory = play(verifiers_environment(module.__name__), *([call] for call in calls), "I am done.")
+    assert trajectory.messages()[0]["content"] == first
+    assert [m["content"] for m in trajectory.messages() if m["role"] == "tool"] == observations
+    assert trajectory.reward == pytest.approx(own.get_reward()) and observations
