@@ -7,7 +7,7 @@ all samples), in percent of 200 test games: `untrained_t1` and `trained_t1` at t
 95% interval, the same over the rule, the training games won at each step, and the seconds of training. `ratio` is the mean
 of `trained_best` over that of `untrained_best`. The settings are the notebook's; `--turn-discount` changes one of them.
 
-`python -m benchmarks.rise > data/results/rise_2048.json` writes the results that notebook 02 shows.
+`python -m benchmarks.rise >> data/results/rise_2048.jsonl` appends the results; notebook 02 shows all lines of this file.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from benchmarks.result import print_result, say
 from benchmarks.rising import decayed_rate, train
 from benchmarks.skills import game
 from course import comparison
-from game_2048 import scenarios
+from game_2048 import TurnWeights, scenarios
 from game_2048.players import corner_player, play
 
-WINNING_TILE, STEPS, GROUPS, SIZE = 256, 20, 4, 16
-FIRST_RATE, TURN_DISCOUNT = 3e-3, 0.95
+WINNING_TILE, STEPS, GROUPS, SIZE = 256, 40, 2, 16
+FIRST_RATE, TURN_DISCOUNT = 3e-3, 0.8
+WEIGHTS = TurnWeights(merges=0.1, empty=0.3, monotonicity=0.3, smoothness=0.3, illegal=-2, loss=-1, win=3)
 VALIDATION, TEST, PASSES, TRIES = 100, 200, 50, 8  # games; games for pass@k; k
+
+
+async def episode(model: art.TrainableModel, seed: int, temperature: float) -> art.Trajectory:
+    """Play one game with the notebook's winning tile and weights."""
+    return await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature, weights=WEIGHTS)
 
 
 async def wins(model: art.TrainableModel, seed: int, temperature: float) -> bool:
     """Play one game. Returns whether it was won."""
-    played = await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature)
-    return bool(played.metrics["won"])
+    return bool((await episode(model, seed, temperature)).metrics["won"])
 
 
 async def measure_seed(
@@ -51,9 +56,8 @@ async def measure_seed(
         art.TrainConfig(learning_rate=decayed_rate(step, steps, FIRST_RATE), turn_discount=turn_discount)
         for step in range(steps)
     ]
-    episode = partial(game, by_tool=False, winning_tile=WINNING_TILE)
     seeds = scenarios("train", steps * GROUPS)
-    seconds = await train(model, lambda s, t: episode(model, s, temperature=t), seeds, configs, GROUPS, SIZE, ["won"])
+    seconds = await train(model, partial(episode, model), seeds, configs, GROUPS, SIZE, ["won"])
     trained = await comparison.measure(plays, *held_out)
     rule = [play(corner_player, s, winning_tile=WINNING_TILE).won for s in held_out[1]]
     found = comparison.compare(untrained, trained, rule, "corner rule", tries)

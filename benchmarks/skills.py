@@ -18,8 +18,9 @@ from course.real_model import smollm2
 from email_search import MAX_TURNS as MAX_CALLS
 from email_search import EmailSearchEnvironment, Scenario
 from email_search import scenarios as questions
-from game_2048 import MOVE_TOOL, Game, Game2048Environment, outcome_reward
+from game_2048 import MOVE_TOOL, Game, Game2048Environment, TurnWeights, outcome_reward
 from game_2048 import scenarios as games
+from game_2048.environment import DEFAULT_TURN_WEIGHTS
 
 WINNING_TILE = 128
 GROUPS, SIZE = 4, 16
@@ -55,10 +56,11 @@ class Skill:
 
 
 async def game(
-    model: art.TrainableModel, seed: int, by_tool: bool, winning_tile: int = WINNING_TILE, temperature: float = 1.0
-) -> art.Trajectory:
+    model: art.TrainableModel, seed: int, by_tool: bool, winning_tile: int = WINNING_TILE, temperature: float = 1.0,
+    weights: TurnWeights = DEFAULT_TURN_WEIGHTS,
+) -> art.Trajectory:  # fmt: skip
     """Play one game with turn rewards: by tool calls in one conversation, or with the current board alone as prompt."""
-    played = Game(seed, winning_tile=winning_tile)
+    played = Game(seed, winning_tile=winning_tile, weights=weights)
     trajectory = art.Trajectory(messages_and_choices=[])
     client, extra = model.openai_client(), {"tools": [MOVE_TOOL]} if by_tool else {}
     reply_to: dict = {"role": "user"}
