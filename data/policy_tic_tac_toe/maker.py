@@ -1,6 +1,6 @@
 """Train data/policy_tic_tac_toe, the policy of tic-tac-toe after some of its steps: `python -m data policy_tic_tac_toe`.
 
-The training is that of notebook 03: demonstrations, then self-play. Its cells are executed as in benchmarks/rise_self_play.py.
+The training is that of notebook 03: demonstrations, then self-play. benchmarks/rise_self_play.py executes the same cells.
 """
 
 from __future__ import annotations

@@ -417,3 +417,16 @@ def test_a_screen_reader_gets_a_table_and_names(page, site):
     assert "Probability of each answer on this board" in tree and re.search(r'slider "Training step"', tree)
     assert 'rowheader "left"' in tree and 'columnheader "probability"' in tree and "row 4, column 1: 64" in tree
     assert re.search(r'row "down illegal', tree)
+
+
+def test_a_view_whose_weights_a_kernel_would_send_leaves_its_picture(page, site, folder):
+    state = states(folder)["2048"]
+    state["steps"] = [{key: value for key, value in step.items() if key != "file"} for step in state["steps"]]
+    text = json.dumps({"state": state | {"wanted": None, "sent": None}}).replace("<", "\\u003c")
+    still = '<div><img alt="picture" src="data:,"></div><div><div class="art-nb-still">numbers</div></div>'
+    script = '<script src="live.js"></script>'
+    page_of = f'<!doctype html><div><script class="art-nb-state" type="application/json">{text}</script></div>{still}{script}'
+    (folder / "still.html").write_text(page_of, "utf-8")
+    page.goto(f"{site}/still.html")
+    page.wait_for_function("document.querySelectorAll('.art-nb-state').length === 0")
+    assert page.locator(".an-policy").count() == 0 and page.get_by_text("numbers").is_visible()

@@ -6,8 +6,8 @@ import json
 
 import pytest
 import torch
-from policy_reference import DATA, ITEMS, Reference
-from safetensors.torch import load, load_file, save, save_file
+from policy_reference import DATA, ITEMS, Reference, checkpoints
+from safetensors.torch import load, load_file, save
 
 from course.explorers import PolicyExplorer
 from course.policy_files import POSITIONS, half_precision, kept_steps
@@ -16,20 +16,6 @@ from course.policy_files import POSITIONS, half_precision, kept_steps
 @pytest.fixture(scope="module")
 def references():
     return {game: Reference(game) for game in ITEMS}
-
-
-def checkpoints(reference: Reference, folder, steps) -> dict:
-    """Write checkpoints as a backend does: float32 weights and adapter_config.json."""
-    found = {}
-    for step in steps:
-        found[step] = folder / f"{step:04d}"
-        found[step].mkdir(parents=True)
-        tensors = {name: tensor.float() for name, tensor in reference.adapters[step].items()}
-        rank = next(tensor.shape[0] for name, tensor in tensors.items() if "lora_A" in name)
-        save_file(tensors, found[step] / "adapter_model.safetensors")
-        settings = {"r": rank, "lora_alpha": rank * reference.facts["scale"]}
-        (found[step] / "adapter_config.json").write_text(json.dumps(settings))
-    return found
 
 
 @pytest.mark.parametrize("game", ITEMS)

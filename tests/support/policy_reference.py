@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 from peft import LoraConfig, get_peft_model, set_peft_model_state_dict
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 DATA = Path(__file__).resolve().parents[2] / "data"
@@ -59,3 +59,17 @@ class Reference:
     def answers(self, step: int, boards: list[str]) -> list[str]:
         """Return the greedy answers, as text."""
         return [self.tokenizer.decode(i) for i in self.logits(step, boards).argmax(-1).tolist()]
+
+
+def checkpoints(reference: Reference, folder: Path, steps: list[int]) -> dict[int, Path]:
+    """Write checkpoints as a backend does: float32 weights and adapter_config.json."""
+    found = {}
+    for step in steps:
+        found[step] = folder / f"{step:04d}"
+        found[step].mkdir(parents=True)
+        tensors = {name: tensor.float() for name, tensor in reference.adapters[step].items()}
+        rank = next(tensor.shape[0] for name, tensor in tensors.items() if "lora_A" in name)
+        save_file(tensors, found[step] / "adapter_model.safetensors")
+        settings = {"r": rank, "lora_alpha": rank * reference.facts["scale"]}
+        (found[step] / "adapter_config.json").write_text(json.dumps(settings))
+    return found

@@ -124,8 +124,9 @@ function render({ model, el }) {
   const view = mount(el, "policy", () => {});
   const { root } = view;
   const isGrid = rules.columns === 3;
+  root.toggleAttribute("data-needs-kernel", !model.get("steps")[0].file); // see book/static/live.js
   const winning = model.get("winning_tile");
-  let [at, against, seed, temperature] = [0, 0, FIRST_SEED, 0.5];
+  let [at, against, seed, temperature] = [0, 0, FIRST_SEED, 0.3];
   let board = known[0][2];
   let [all, job, busy] = [new Map(), 0, null]; // step -> shares on this board; the latest request; the running play
 
@@ -325,8 +326,8 @@ function render({ model, el }) {
   function isReady() { return policies.models.has(steps[at]); }
 
   function dial() {
-    const shown = h("output", {}, "0.5");
-    const box = h("input", { type: "range", min: 0, max: 1, step: 0.1, value: 0.5, "aria-label": "Temperature",
+    const shown = h("output", {}, "0.3");
+    const box = h("input", { type: "range", min: 0, max: 1, step: 0.1, value: 0.3, "aria-label": "Temperature",
       oninput: () => { temperature = Number(box.value); shown.textContent = temperature ? box.value : "0 (greedy)"; } });
     return h("label", { class: "an-field an-dial" }, h("span", {}, "Temperature"), box, shown);
   }
