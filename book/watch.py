@@ -1,7 +1,7 @@
 """Write the page "Watch it learn": the trained policies of data/policy_*, run by the reader's browser.
 
-Each policy is one base model and one adapter a step, in float16, as files beside the page. Where a browser may not read
-files, as on a page that was opened from the disk, the page loads the same bytes as a script.
+Each policy is one base model in float16 and one adapter a step in 8 bits, as files beside the page. Where a browser may not
+read files, as on a page that was opened from the disk, the page loads the same bytes as a script.
 
 Depends on the standard library and course.policy_files.
 """

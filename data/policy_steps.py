@@ -1,4 +1,4 @@
-"""Keep a training run step by step, small enough for a web page: the adapter after some of the steps, in float16.
+"""Keep a training run step by step, small enough for a web page: the adapter after some of the steps, in 8 bits.
 
 Shared by data/policy_2048 and data/policy_tic_tac_toe, which the page "Watch it learn" of the book reads (book/watch.py).
 """
@@ -20,13 +20,22 @@ def checkpoints_of(model: art.TrainableModel, path: str | Path) -> Path:
     return Path(path) / model.project / "models" / model.name / "checkpoints"
 
 
+def quantised(adapter: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return each matrix in int8, and as NAME_scale (rows, 1) in float16 what its rows are to be multiplied by."""
+    found = {}
+    for name, tensor in adapter.items():
+        scale = (tensor.float().abs().amax(1, keepdim=True) / 127).clamp(min=1e-6).half()
+        found[name] = (tensor.float() / scale.float()).round().clamp(-127, 127).to(torch.int8)
+        found[f"{name}_scale"] = scale
+    return found
+
+
 def save_steps(checkpoints: Path, steps: list[int], folder: Path) -> float:
-    """Write the adapter after each step to `folder`/NNNN.safetensors. Returns their scale, lora_alpha / r."""
+    """Write the quantised adapter after each step to `folder`/NNNN.safetensors. Returns their scale, lora_alpha / r."""
     for step in steps:
         if step:
             adapter = load_file(step_folder(checkpoints, step) / "adapter_model.safetensors")
-            halves = {name: tensor.to(torch.float16).contiguous() for name, tensor in adapter.items()}
-            save_file(halves, folder / f"{step:04d}.safetensors")
+            save_file(quantised(adapter), folder / f"{step:04d}.safetensors")
     settings = json.loads((step_folder(checkpoints, steps[-1]) / "adapter_config.json").read_text("utf-8"))
     return settings["lora_alpha"] / settings["r"]
 

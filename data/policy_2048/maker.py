@@ -85,7 +85,7 @@ async def _percent_won(model: art.TrainableModel, name: str, temperature: float,
         return art.Trajectory(messages_and_choices=[], reward=float(game.won))
 
     played = await art.gather_trajectories([play(seed) for seed in scenarios("val", games)], pbar_desc=None)
-    return 100 * sum(trajectory.reward for trajectory in played) / len(played)
+    return round(100 * sum(trajectory.reward for trajectory in played) / len(played), 2)
 
 
 MODEL_CARD = """\
@@ -95,7 +95,7 @@ library_name: peft
 ---
 # The policy of 2048, step by step
 
-{short}LoRA adapters of data/nano after some steps of one training run, NNNN.safetensors after step NNNN, in float16. The
+{short}LoRA adapters of data/nano after some steps of one training run, NNNN.safetensors after step NNNN, in 8 bits. The
 page "Watch it learn" of the book runs them in the browser. A game is won at the tile {winning_tile}.
 
 Made by `python -m data policy_2048` (data/policy_2048/maker.py) in {minutes} minutes on {device}, torch {torch},
@@ -106,9 +106,9 @@ seed {seed}. The recipe is that of benchmarks/rise.py.
 | steps | {steps} of {games_a_step} games each, in {groups} groups |
 | learning rate | {learning_rate}, falling linearly to a tenth of it |
 | discount of turn rewards | {turn_discount} |
-| format | W + {scale} B A for each matrix W of data/nano |
+| format | W + {scale} B A for each matrix W of data/nano; A and B in int8, times NAME_scale for each row |
 
-Games won, of {games} games of the validation split:
+Games won, of {games} games of the validation split, with the adapters before quantisation:
 
 {table}
 

@@ -25,7 +25,7 @@ GAMES = 400  # of each of its measurements
 MEASURE = """
 for step in kept_steps(await model.get_step()):
     row = await measure(f"after step {step}", model.get_inference_name(step) if step else model.base_model)
-    found[step] = {column: 100 * row[column][0] for column in COLUMNS}
+    found[step] = {column: round(100 * row[column][0], 2) for column in COLUMNS}
 """
 
 
@@ -61,7 +61,7 @@ library_name: peft
 ---
 # The policy of tic-tac-toe, step by step
 
-LoRA adapters of data/nano_tic_tac_toe after some steps of one training run, NNNN.safetensors after step NNNN, in float16.
+LoRA adapters of data/nano_tic_tac_toe after some steps of one training run, NNNN.safetensors after step NNNN, in 8 bits.
 Step 1 is the training on demonstrations, all others are self-play. The page "Watch it learn" of the book runs them in the
 browser.
 
@@ -71,9 +71,9 @@ measurements) on {device}, torch {torch}, seed {seed}. The recipe is the cells o
 | | |
 | --- | --- |
 | steps | {steps} |
-| format | W + {scale} B A for each matrix W of data/nano_tic_tac_toe |
+| format | W + {scale} B A for each matrix W of data/nano_tic_tac_toe; A and B in int8, times NAME_scale for each row |
 
-Share of {games} games from test openings:
+Share of {games} games from test openings, with the adapters before quantisation:
 
 {table}
 

@@ -1,4 +1,4 @@
-"""What a browser needs of a small trained policy: weights in float16, configuration, tokenizer, positions, the code.
+"""What a browser needs of a small trained policy: weights, configuration, tokenizer, positions, the code.
 
 Depends on the standard library only: the book is built without torch (book/watch.py).
 """
@@ -55,7 +55,7 @@ def kept_steps(last: int) -> list[int]:
 
 
 def half_precision(data: bytes) -> bytes:
-    """Return a safetensors file with its float32 tensors in float16. Raises: ValueError for other types."""
+    """Return a safetensors file with its float32 tensors in float16, int8 as it is. Raises: ValueError for other types."""
     length = struct.unpack("<Q", data[:8])[0]
     header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
     header.pop("__metadata__", None)
@@ -64,9 +64,10 @@ def half_precision(data: bytes) -> bytes:
         raw = body[slice(*tensor["data_offsets"])]
         if tensor["dtype"] == "F32":
             raw = struct.pack(f"<{len(raw) // 4}e", *struct.unpack(f"<{len(raw) // 4}f", raw))
-        elif tensor["dtype"] != "F16":
-            raise ValueError(f"tensor {name} is {tensor['dtype']}; expected F32 or F16")
-        header[name] = {"dtype": "F16", "shape": tensor["shape"], "data_offsets": [len(halves), len(halves) + len(raw)]}
+            tensor["dtype"] = "F16"
+        elif tensor["dtype"] not in ("F16", "I8"):
+            raise ValueError(f"tensor {name} is {tensor['dtype']}; expected F32, F16 or I8")
+        header[name] = {**tensor, "data_offsets": [len(halves), len(halves) + len(raw)]}
         halves += raw
     described = json.dumps(header).encode()
     described += b" " * (-len(described) % 8)

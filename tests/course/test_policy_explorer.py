@@ -11,6 +11,7 @@ from safetensors.torch import load, load_file, save
 
 from course.explorers import PolicyExplorer
 from course.policy_files import POSITIONS, half_precision, kept_steps
+from data.policy_steps import quantised
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +48,7 @@ def test_weights_are_sent_on_request_and_not_before(references, tmp_path):
     view.wanted = last
     assert view.sent == last and view.scale == reference.facts["scale"]
     sent = load(view.weights)
-    assert set(sent) == set(reference.adapters[last]) and all(torch.equal(sent[name], tensor) for name, tensor in reference.adapters[last].items())
+    assert set(sent) == set(reference.adapters[last]) and all(torch.equal(sent[name], tensor.half()) for name, tensor in reference.adapters[last].items())
     view.wanted = 0
     base = load_file(reference.base / "model.safetensors")
     assert view.sent == 0 and all(torch.equal(tensor, base[name].half()) for name, tensor in load(view.weights).items())
@@ -56,10 +57,12 @@ def test_weights_are_sent_on_request_and_not_before(references, tmp_path):
 def test_halves_are_torch_s():
     torch.manual_seed(0)
     tensors = {"b": torch.randn(7, 3) * 10, "a": torch.tensor([[0.0, -0.0, 1e-7, 6e-5, 65_000.0]]), "c": torch.randn(2).half()}
+    eight = torch.tensor([[-127, 3]], dtype=torch.int8)
+    assert torch.equal(load(half_precision(save({"x": eight})))["x"], eight)
     found = load(half_precision(save(tensors)))
     assert {name: tensor.dtype for name, tensor in found.items()} == dict.fromkeys("abc", torch.float16)
     assert all(torch.equal(found[name], tensor.half()) and found[name].shape == tensor.shape for name, tensor in tensors.items())
-    with pytest.raises(ValueError, match="tensor x is I64; expected F32 or F16"):
+    with pytest.raises(ValueError, match="tensor x is I64; expected F32, F16 or I8"):
         half_precision(save({"x": torch.arange(3)}))
 
 
@@ -98,3 +101,13 @@ def test_the_offered_positions_have_the_legal_answers_that_their_texts_name(game
 
 def test_the_data_are_registered():
     assert all((DATA / item.name / "SHA256SUMS").exists() for item in ITEMS.values())
+
+
+def test_quantised_adapters_are_near():
+    """Of a random adapter: at most half a step of the row's scale, as float16 rounds it."""
+    torch.manual_seed(0)
+    adapter = {"a": torch.randn(4, 50) * torch.tensor([[1e-3], [1.0], [50.0], [0.0]])}
+    found = quantised(adapter)
+    rounded = found["a"].float() * found["a_scale"].float()
+    assert found["a"].dtype == torch.int8 and found["a_scale"].dtype == torch.float16
+    assert ((rounded - adapter["a"]).abs() <= 0.51 * found["a_scale"].float() + 1e-6 * adapter["a"].abs()).all()

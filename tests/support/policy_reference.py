@@ -15,14 +15,18 @@ ITEMS = {"2048": DATA / "policy_2048", "tic_tac_toe": DATA / "policy_tic_tac_toe
 
 
 class Reference:
-    """A policy after each of its kept steps. Weights are those of the files: the base model rounded to float16."""
+    """A policy after each of its kept steps. Weights are those of the page: base model in float16, adapters in int8 by row."""
 
     def __init__(self, game: str) -> None:
         item = ITEMS[game]
         self.facts = json.loads((item / "training.json").read_text("utf-8"))
         self.base = DATA / self.facts["base"]
         self.tokenizer = AutoTokenizer.from_pretrained(self.base)
-        self.adapters = {int(path.stem): load_file(path) for path in sorted(item.glob("[0-9]*.safetensors"))}
+        files = {int(path.stem): load_file(path) for path in sorted(item.glob("[0-9]*.safetensors"))}
+        self.adapters = {
+            step: {name: t.float() * tensors[f"{name}_scale"].float() for name, t in tensors.items() if not name.endswith("_scale")}
+            for step, tensors in files.items()
+        }
         self.steps = [0, *self.adapters]
         self._models: dict[int, torch.nn.Module] = {}
 

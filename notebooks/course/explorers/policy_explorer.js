@@ -84,7 +84,7 @@ function boardOf(rules, { change, swap, label }) {
   const cells = Array.from({ length: rules.columns ** 2 }, (_, i) => h("button", {
     type: "button", class: "an-cell", tabindex: i ? -1 : 0,
     onpointerdown: (event) => { if (event.button === 0) { [held, moved] = [i, false]; event.target.releasePointerCapture(event.pointerId); } },
-    onclick: (event) => { if (!moved) change(i, event.shiftKey ? -1 : 1); moved = false; },
+    onclick: (event) => { if (!moved) change(i, event.shiftKey ? -1 : 1); },
     oncontextmenu: (event) => { event.preventDefault(); change(i, -1); },
     onkeydown: (event) => {
       if (noKeys(event)) return;
@@ -103,7 +103,7 @@ function boardOf(rules, { change, swap, label }) {
     swap(held, over);
     [held, moved] = [over, true];
   });
-  for (const end of ["pointerup", "pointercancel", "pointerleave"]) box.addEventListener(end, () => { held = null; });
+  for (const end of ["pointerup", "pointercancel", "pointerleave"]) box.addEventListener(end, () => { held = null; setTimeout(() => { moved = false; }); }); // after the click
   box.append(...cells);
   const draw = (board, shares) => cells.forEach((cell, i) => {
     const [text, row, column] = [rules.show(board[i]), Math.floor(i / rules.columns) + 1, (i % rules.columns) + 1];
@@ -431,7 +431,7 @@ function render({ model, el }) {
     const box = h("section", { class: "an-play", "aria-label": "Play" },
       h("p", { class: "an-title" }, "Play against it"),
       h("div", { class: "an-controls" }, mode.field, buttons[0], dial()), said,
-      h("p", { class: "an-muted" }, "Or let this step play by itself: every opening move and each side in turn."),
+      h("p", { class: "an-muted" }, "Or let this step play 40 games, each from other first two moves, with ✕ and ◯ in turn."),
       h("div", { class: "an-controls" }, ...buttons.slice(1)), score);
 
     function reset() {
@@ -451,7 +451,7 @@ function render({ model, el }) {
     }
 
     async function turn() {
-      if (!side) { tell(""); return; }
+      if (!side || !isReady()) { tell(side ? "The weights are still being loaded." : ""); return; }
       const mark = busy = {};
       while (!ended()) {
         if (toMove(board) === side) { stop(); tell(`Your turn: you are ${rules.show(side)}.`); return; }
@@ -474,6 +474,7 @@ function render({ model, el }) {
     /** Play 40 games of this step against a player without a model, sides in turn, each from another first two moves. */
     async function match(name) {
       stop();
+      if (!isReady()) return;
       const [mark, step] = [busy = {}, steps[at]];
       const found = { won: 0, drawn: 0, lost: 0 };
       const chance = pythonRandom(FIRST_SEED);
@@ -500,7 +501,10 @@ function render({ model, el }) {
 
     return {
       box, stop, isOn: () => side, isFast: () => false, restart: () => { over = ""; if (side) turn(); },
-      ready: () => buttons.forEach((each) => { each.disabled = false; }),
+      ready() {
+        buttons.forEach((each) => { each.disabled = false; });
+        if (side && !busy && !over) turn();
+      },
       takes(i) {
         if (!side || side === "both") return Boolean(side);
         if (!over && !busy && isReady() && toMove(board) === side && board[i] === ".") {

@@ -13,7 +13,10 @@ function halfTable() {
   return halves;
 }
 
-/** Return name -> Float32Array of a safetensors file with float32 or float16 tensors. bytes: a DataView or ArrayBuffer. */
+/**
+ * Return name -> Float32Array of a safetensors file with float32, float16 or int8 tensors. The rows of a tensor are multiplied by
+ * those of NAME_scale, if the file has it. bytes: a DataView or ArrayBuffer.
+ */
 function readSafetensors(bytes) {
   const { buffer, byteOffset: first, byteLength } = ArrayBuffer.isView(bytes) ? bytes : new DataView(bytes);
   const header = new DataView(buffer, first, byteLength).getUint32(0, true);
@@ -24,7 +27,13 @@ function readSafetensors(bytes) {
     const raw = buffer.slice(first + 8 + header + from, first + 8 + header + to); // aligned, as typed arrays need
     if (dtype === "F32") tensors[name] = new Float32Array(raw);
     else if (dtype === "F16") tensors[name] = Float32Array.from(new Uint16Array(raw), (bits) => halfTable()[bits]);
-    else throw new TypeError(`${name} is ${dtype}; expected F32 or F16`);
+    else if (dtype === "I8") tensors[name] = Float32Array.from(new Int8Array(raw));
+    else throw new TypeError(`${name} is ${dtype}; expected F32, F16 or I8`);
+  }
+  for (const name of Object.keys(tensors).filter((each) => `${each}_scale` in tensors)) {
+    const [tensor, rows] = [tensors[name], tensors[`${name}_scale`]];
+    const width = tensor.length / rows.length;
+    for (let i = 0; i < tensor.length; i++) tensor[i] *= rows[Math.floor(i / width)];
   }
   return tensors;
 }
