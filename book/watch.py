@@ -60,7 +60,9 @@ def write(data: bytes, name: str, folder: Path) -> dict:
 def sentence(facts: dict, step: int) -> str:
     """Return what was measured of the policy after a step."""
     when = f"After step {step} of {facts['steps']}" if step else "Before training"
-    won = " and ".join(f"{share:g}% {name}" for name, share in facts["won"][str(step)].items())
     if facts["game"] == "2048":
+        won = " and ".join(f"{share:g}% {name}" for name, share in facts["won"][str(step)].items())
         return f"{when} it won {won}, of {facts['games']} held-out games."
-    return f"{when}, of {facts['games']} test games: {won}."
+    won, drawn = facts["won"][str(step)].values()
+    against = f"won {won:g}% of {facts['games']} test games against a random player and drew {drawn:g}% against a perfect one"
+    return f"{when} it {against}."

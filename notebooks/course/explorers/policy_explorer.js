@@ -107,7 +107,7 @@ function boardOf(rules, { change, swap, label }) {
   box.append(...cells);
   const draw = (board, shares) => cells.forEach((cell, i) => {
     const [text, row, column] = [rules.show(board[i]), Math.floor(i / rules.columns) + 1, (i % rules.columns) + 1];
-    cell.replaceChildren(text, ...(shares?.[i] != null && !text ? [h("small", { "aria-hidden": "true" }, percent(shares[i]))] : []));
+    cell.replaceChildren(text, ...(shares?.[i] != null && !text ? [h("small", { "aria-hidden": "true", class: shares[i] > 0.6 && "an-strong" }, percent(shares[i]))] : []));
     cell.style.setProperty("--share", shares?.[i] != null && !text ? shares[i] : 0);
     cell.dataset.level = typeof board[i] === "number" ? Math.log2(board[i] || 1) : text && board[i];
     cell.dataset.digits = text.length;

@@ -63,7 +63,7 @@ class PolicyExplorer(View):
             **policy_parts(self._base, game), title=TITLES[game], steps=steps, winning_tile=winning_tile,
             scale=settings["lora_alpha"] / settings["r"],
         )  # fmt: skip
-        self.observe(self._send, "wanted")
+        self.observe(self._send_weights, "wanted")
 
     @classmethod
     def of(cls, model: TrainableModel, game: str, winning_tile: int = 2048) -> PolicyExplorer:
@@ -76,7 +76,7 @@ class PolicyExplorer(View):
         wanted = [step for step in kept_steps(max(found, default=0)) if step and step in found]
         return cls(game, model.base_model, {step: checkpoints.step_folder(folder, step) for step in wanted}, winning_tile)
 
-    def _send(self, change) -> None:
+    def _send_weights(self, change) -> None:
         step = change["new"]
         path = self._adapters[step] / "adapter_model.safetensors" if step else self._base / "model.safetensors"
         with self.hold_sync():
