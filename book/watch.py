@@ -64,5 +64,5 @@ def sentence(facts: dict, step: int) -> str:
         won = " and ".join(f"{share:g}% {name}" for name, share in facts["won"][str(step)].items())
         return f"{when} it won {won}, of {facts['games']} held-out games."
     won, drawn = facts["won"][str(step)].values()
-    against = f"won {won:g}% of {facts['games']} test games against a random player and drew {drawn:g}% against a perfect one"
-    return f"{when} it {against}."
+    by_chance = f"won {won:g}% of {facts['games']} test games against a random player"
+    return f"{when} it {by_chance} and drew {drawn:g}% against a perfect one."
