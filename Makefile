@@ -55,7 +55,7 @@ data: setup
 
 # The book has its own environment, made in a minute: it needs neither torch nor the package.
 book: .venv-book/made
-	@.venv-book/bin/python book/build.py
+	@.venv-book/bin/python -m book.build
 
 .venv-book/made: pyproject.toml
 	$(PYTHON) -m venv --clear .venv-book

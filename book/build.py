@@ -1,8 +1,8 @@
-"""Build the course's static site from the committed notebooks: `python book/build.py`, into out/book.
+"""Build the course's static site from the committed notebooks: `python -m book.build`, into out/book.
 
 No notebook is executed and nothing is downloaded: pages show the outputs that the notebooks hold. Where a cell shows a
 widget, the page holds the widget's module and its state, which the notebook keeps in its metadata, and static/live.js draws
-it without a kernel.
+it without a kernel. The page "Watch it learn" runs trained policies in the browser (watch.py).
 
 Depends on Sphinx (pyproject's extra `book`), and neither on art_nb nor on torch.
 """
@@ -18,6 +18,8 @@ from pathlib import Path
 
 from sphinx.cmd.build import main as sphinx_build
 
+from book import watch
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
@@ -28,12 +30,15 @@ CONTENTS = """
 ```{toctree}
 :hidden:
 :glob:
+book/watch_it_learn
 notebooks/*
 art_nb/README
 book/guides/*
 ```
 """
-MARKDOWN = ["README.md", "art_nb/README.md", *(f"book/guides/{path.name}" for path in sorted(HERE.glob("guides/*.md")))]
+WATCH = "book/watch_it_learn.md"
+GUIDES = [f"book/guides/{path.name}" for path in sorted(HERE.glob("guides/*.md"))]
+MARKDOWN = ["README.md", WATCH, "art_nb/README.md", *GUIDES]
 LINK = re.compile(r"(!?)\[((?:[^][]|\[[^]]*\])*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
 
 
@@ -52,6 +57,8 @@ def build(notebooks: list[Path], target: Path) -> None:
         page.parent.mkdir(parents=True, exist_ok=True)
         text = with_links((ROOT / name).read_text("utf-8"), name)
         page.write_text(text + CONTENTS * (name == "README.md"), "utf-8")
+    page = pages / WATCH
+    page.write_text(watch.with_policies(page.read_text("utf-8"), target / "book"), "utf-8")
     for path in notebooks:
         page = with_badge(with_states(json.loads(path.read_text("utf-8")), path.name), path.name)
         (pages / "notebooks" / path.name).write_text(json.dumps(page), "utf-8")

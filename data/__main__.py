@@ -55,6 +55,14 @@ ITEMS = {
     "real_email_trained": Item(
         "data/real_email_trained", "data/real_email_trained/maker.py", "that adapter after GRPO (half an hour on one core)"
     ),
+    "policy_2048": Item(
+        "data/policy_2048", "data/policy_2048/maker.py",
+        "adapters of nano after some steps of training (half an hour on one core)",
+    ),
+    "policy_tic_tac_toe": Item(
+        "data/policy_tic_tac_toe", "data/policy_tic_tac_toe/maker.py",
+        "adapters of nano_tic_tac_toe after some steps of training (minutes on one core)",
+    ),
 }  # fmt: skip
 
 

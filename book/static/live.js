@@ -37,6 +37,7 @@ async function draw(script) {
   el.className = "art-nb-live";
   script.after(style, el);
   await widget.render({ model: modelOf(state), el });
+  if (el.querySelector("[data-needs-kernel]")) { el.remove(); script.remove(); return; }  // its picture remains
   const still = script.parentElement.nextElementSibling;  // the picture, then the numbers (see art_nb/widgets/view.py)
   if (!still?.nextElementSibling?.querySelector(".art-nb-still")) return;
   still.hidden = still.nextElementSibling.hidden = true;

@@ -1,5 +1,5 @@
 """Take the README's and a notebook's pictures again: `python -m pytest tests/browser/pictures.py` (six minutes; not part of
-`make test`).
+`make test`). `-k watch_it_learn` takes the animated one alone.
 
 The training picture shows notebook 02 while it runs in JupyterLab, the live page notebook 11, the trajectory the best game of notebook 02's
 committed outputs, in the book.
@@ -89,3 +89,33 @@ def test_trajectory(page, site):  # noqa: F811
     viewer.locator("input[type=range]").fill("60")
     press(page, "ArrowRight")
     save(viewer, "book/pictures/trajectory.png")
+
+
+def test_watch_it_learn(page, book, site):  # noqa: F811
+    """The slider goes through the steps on one position, then the last policy plays beside the rule."""
+    page.set_viewport_size({"width": 800, "height": 900})
+    page.goto(f"{site}/book/watch_it_learn.html")
+    view = page.locator(".an-policy").first
+    steps = view.locator(".an-ticks button").count()
+    page.wait_for_function("(count) => document.querySelector('.an-policy').dataset.shown == count", arg=steps)
+    view.get_by_label("Position").select_option(label="A corner to keep")
+    frames: list[tuple[Image.Image, int]] = []
+
+    def take(milliseconds: int) -> None:
+        page.wait_for_function("(count) => document.querySelector('.an-policy').dataset.shown == count", arg=steps)
+        frames.append((Image.open(io.BytesIO(view.screenshot())).convert("RGB"), milliseconds))
+
+    slider = view.get_by_label("Training step")
+    for step in range(steps):
+        slider.fill(str(step))
+        take(2000 if step in (0, steps - 1) else 700)
+    view.get_by_label("Temperature").fill("0")
+    for _ in range(14):
+        view.get_by_role("button", name="One move").click()
+        take(350)
+    frames[-1] = (frames[-1][0], 2000)
+    palette = frames[0][0].quantize(64, dither=Image.Dither.NONE)
+    first, *others = [frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame, _ in frames]
+    path = REPOSITORY / "book/pictures/watch_it_learn.gif"
+    first.save(path, save_all=True, append_images=others, duration=[shown for _, shown in frames], loop=0, optimize=True)
+    assert path.stat().st_size < 2_000_000, path
