@@ -28,7 +28,7 @@ def pytest_collection_modifyitems(items):
         if item.path.is_relative_to(root) and item.path.relative_to(root).as_posix().startswith(SLOW):
             item.add_marker(pytest.mark.slow)
         if getattr(item, "nbmake", False):
-            item.add_marker(pytest.mark.timeout(1800))
+            item.add_marker(pytest.mark.timeout(3600))
 
 
 @pytest.hookimpl(wrapper=True)
