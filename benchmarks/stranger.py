@@ -13,7 +13,6 @@ while the stranger was there. `stranger_requests`: those that were answered.
 from __future__ import annotations
 
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -100,7 +99,7 @@ def measure(seconds: float) -> dict:
                 with suppress(httpx.TransportError):
                     httpx.get(f"{URL}/healthz", timeout=1)
                     break
-            resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (FILES, FILES))
+            process.rlimit(psutil.RLIMIT_NOFILE, (FILES, FILES))
             alone, _ = owner_asks(seconds)
             logged, cpu, held = log.stat().st_size, sum(process.cpu_times()[:2]), 0
             stranger = Stranger()

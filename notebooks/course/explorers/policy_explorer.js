@@ -431,7 +431,7 @@ function render({ model, el }) {
     const box = h("section", { class: "an-play", "aria-label": "Play" },
       h("p", { class: "an-title" }, "Play against it"),
       h("div", { class: "an-controls" }, mode.field, buttons[0], dial()), said,
-      h("p", { class: "an-muted" }, "Or let this step play 40 games, each from other first two moves, with ✕ and ◯ in turn."),
+      h("p", { class: "an-muted" }, "Or let this step play 40 games, each from two first moves after which perfect play draws, with ✕ and ◯ in turn."),
       h("div", { class: "an-controls" }, ...buttons.slice(1)), score);
 
     function reset() {
@@ -471,7 +471,7 @@ function render({ model, el }) {
       tell(over === "draw" ? "A draw." : over === side ? "You won." : side === "both" ? `${rules.show(over)} won.` : "It won.");
     }
 
-    /** Play 40 games of this step against a player without a model, sides in turn, each from another first two moves. */
+    /** Play 40 games of this step against a player without a model, sides in turn, each from two random moves after which perfect play draws. */
     async function match(name) {
       stop();
       if (!isReady()) return;
@@ -479,8 +479,11 @@ function render({ model, el }) {
       const found = { won: 0, drawn: 0, lost: 0 };
       const chance = pythonRandom(FIRST_SEED);
       for (let i = 0; i < 40; i++) {
-        let [state, loser] = [[..."........."], null];
-        for (let k = 0; k < 2; k++) state = afterSquare(state, PLAYERS.random(state, chance));
+        let [state, loser] = [null, null];
+        do {
+          state = [..."........."];
+          for (let k = 0; k < 2; k++) state = afterSquare(state, PLAYERS.random(state, chance));
+        } while (valueOf(state) !== 0);
         const mine = "xo"[i % 2];
         while (freeSquares(state).length && !loser) {
           if (toMove(state) === mine) {
