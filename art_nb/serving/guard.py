@@ -27,6 +27,7 @@ from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from starlette.requests import ClientDisconnect
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -163,6 +164,8 @@ class Guard:
         except asyncio.CancelledError:  # uvicorn shuts down and its grace period is over
             if scope["type"] == "http" and not started and not rejected:
                 await _reject(scope, receive, send, StatusError(503, "the server is shutting down", **RETRY))
+        except ClientDisconnect:  # before the body was complete: nobody waits for a response, and a log would grow
+            pass
         finally:
             self._body_bytes -= received
 

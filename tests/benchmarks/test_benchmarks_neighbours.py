@@ -10,13 +10,13 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits the open
 
 
 @pytest.mark.parametrize("name", ["stranger", "neighbour"])
-def test_it_prints_its_line(name, capsys):
+def test_it_prints_its_line(name, capfd):
     from benchmarks import neighbour, stranger
     from benchmarks.result import print_result
 
     measure = {"stranger": stranger.measure, "neighbour": neighbour.measure}[name]
     print_result(name, partial(measure, 1.0))
-    (line,) = capsys.readouterr().out.splitlines()
+    (line,) = capfd.readouterr().out.splitlines()
     result = json.loads(line)
     if name == "stranger":
         assert result["held"] <= result["files"] // 2 and result["logged_bytes"] < 5000
