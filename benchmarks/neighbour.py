@@ -109,10 +109,10 @@ def measure(seconds: float) -> dict:
                 started = [sys.executable, "-m", "benchmarks.neighbour", kind]
                 other = subprocess.Popen(started, stdout=subprocess.PIPE, text=True)
                 assert other.stdout
-                other.stdout.readline()  # it samples
+                lines = other.stdout.readline()  # it samples
                 answers[kind] = asyncio.run(counted(seconds))
                 other.terminate()
-                theirs[kind] = int(other.stdout.read().split()[-1])
+                theirs[kind] = int((lines + other.stdout.read()).split()[-1])
                 say(f"{kind}: {answers[kind]} answers, alone {answers['alone']}")
         finally:
             server.terminate()
