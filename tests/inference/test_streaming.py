@@ -8,6 +8,7 @@ import openai
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from openai import LengthFinishReasonError
 from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from scripted_generation import ScriptedGeneration
@@ -356,13 +357,13 @@ def test_a_raw_response_holds_the_answer(sampler):
     async def main():
         whole = await client.chat.completions.create(**request)
         raw = await client.chat.completions.with_raw_response.create(**request)
-        parsed = await client.chat.completions.with_raw_response.parse(**request)
-        return whole, raw.parse(), parsed.parse(), dict(raw.headers)
+        with pytest.raises(LengthFinishReasonError):  # as openai's client parses an answer that max_tokens ended
+            (await client.chat.completions.with_raw_response.parse(**request)).parse()
+        return whole, raw.parse(), dict(raw.headers)
 
-    whole, raw, parsed, headers = asyncio.run(main())
+    whole, raw, headers = asyncio.run(main())
     blocking = client.blocking().chat.completions.with_raw_response.create(**request).parse()
     assert whole.choices[0].token_ids == raw.choices[0].token_ids == blocking.choices[0].token_ids and not headers
-    assert parsed.choices[0].message.content == whole.choices[0].message.content
 
 
 @pytest.mark.parametrize("bad", [{"include_usage": 1}, {"x": 1}, {"include_usage": True}, 3], ids=str)
