@@ -106,7 +106,8 @@ def shows_by_name(source: str) -> set[str]:
 
 
 def parsed(source: str) -> ast.Module:
-    return compile(source, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
+    code = "" if source.startswith("%%") else source  # %%writefile: the cell is a file, not code
+    return compile(code, "cell", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT | ast.PyCF_ONLY_AST)
 
 
 def draws(source: str, drawing: set[str]) -> bool:
