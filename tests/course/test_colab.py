@@ -46,13 +46,14 @@ def run(*command, cwd=None):
 
 
 def repository(folder: Path) -> str:
-    """Make a repository with one commit of this one's files in `folder`, and return its address."""
+    """Make a repository with one commit of this one's files, tagged as this version, in `folder`, and return its address."""
     for name in setup_cell.tracked_files():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, folder / name)
     run("git", "init", "-q", cwd=folder)
     run("git", "add", "-A", cwd=folder)
     run("git", "-c", "user.name=x", "-c", "user.email=x@y", "commit", "-q", "-m", "x", cwd=folder)
+    run("git", "tag", f"v{setup_cell.project_table(ROOT)['version']}", cwd=folder)
     return folder.as_uri()
 
 
