@@ -19,7 +19,7 @@ class Generation:
 
     draws: its source of uniform numbers; done: resolved when it ends.
     constraint: restricts the tokens that may be sampled; previous_slot: of the conversation's last turn.
-    client: any name of who waits for it; clients take turns when slots are scarce.
+    client: a name of the requesting client; clients take turns when slots are scarce.
     pending: known tokens without keys and values; speculated: proposed tokens after them, see `NgramTable`.
     on_token: called after each forward that added tokens.
     """
