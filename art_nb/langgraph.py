@@ -29,8 +29,8 @@ def wrap_rollout(model: Any, fn: Callable[..., Awaitable[Trajectory]]) -> Callab
     """Return `fn` with its trajectory's conversations replaced by those that its chat models had.
 
     model: the registered model that `init_chat_model` uses inside the rollout. The first conversation becomes the
-    trajectory's own with its tools, further ones (sub-agents, shortened histories) its `additional_histories`. Reward, metrics, metadata and
-    logs stay those that `fn` returned; without a chat model's call its messages stay as well.
+    trajectory's own with its tools, further ones (sub-agents, shortened histories) its `additional_histories`. Reward,
+    metrics, metadata and logs stay those that `fn` returned; without a chat model's call its messages stay as well.
     """
 
     async def wrapper(*args: Any, **kwargs: Any) -> Trajectory:
