@@ -50,7 +50,8 @@ class TrainConfig(pydantic.BaseModel):
     num_updates: optimizer passes over the batch; the clip range has an effect from the second.
     other_policies: train also on turns that other models sampled. By default their trajectories are removed before
         advantages are computed, and their turns inside other trajectories are context only.
-    grpo: further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`.
+    grpo: further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`. `{"temperature": 0.6}` is for
+        answers that were sampled at that temperature.
 
     Raises: pydantic.ValidationError naming the field, the value and what is allowed.
     """

@@ -30,8 +30,9 @@ KL_SAMPLE = 32  # without a KL penalty, the KL is measured on one sequence of so
 class Learner(SequenceTrainer, GRPOTrainer):
     """Trains a policy with GRPO on token sequences.
 
-    grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...). Integrations in `report_to`
-        ("tensorboard", "trackio", "mlflow", ...) get every step through `report`; by default none.
+    grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...). `temperature` must be that of
+        the sampled answers; it divides the logits. Integrations in `report_to` ("tensorboard", "trackio", "mlflow", ...)
+        get every step through `report`; by default none.
     output_dir: where TRL may write. tokens_per_micro_batch: see `SequenceTrainer`.
 
     Raises: ValueError: the loss type needs one advantage per sequence.
@@ -70,9 +71,11 @@ class Learner(SequenceTrainer, GRPOTrainer):
 
         Returns the step's metrics. loss, grad_norm, entropy (nats per token), clip_fraction and, with a KL penalty, kl
         (nats per token, to the base model) are means over the updates; without a penalty, kl is measured before them on
-        a part of the sequences. ratio_min, ratio_max: probability of a sampled token now over that when it was sampled.
+        a part of the sequences. ratio_min, ratio_max: probability of a sampled token now over that when it was sampled;
+        missing at a temperature other than 1, at which the sampler's probabilities are not known.
 
-        Raises: FloatingPointError: the loss or its gradient is not finite; that update was not made.
+        Raises: FloatingPointError: the loss or its gradient is not finite; that update was not made. ValueError: another
+        policy sampled some of the tokens, and the temperature is not 1.
         """
         started = time.perf_counter()
         given = "learning_rate" in config.model_fields_set
@@ -115,7 +118,13 @@ class Learner(SequenceTrainer, GRPOTrainer):
     def micro_batches(self, sequences: list[TokenSequence], config: TrainConfig) -> list[dict]:
         """Return the micro-batches of one update, see `weighted_micro_batches`."""
         by_sequences = self.loss_type in SEQUENCE_MEAN_LOSSES
-        return self.weighted_micro_batches(sequences, config.grad_accumulation_sequences, by_sequences)
+        batches = self.weighted_micro_batches(sequences, config.grad_accumulation_sequences, by_sequences)
+        if self.temperature != 1:  # the sampler's log-probabilities are those at temperature 1: no ratio follows from them
+            if any(any(sequence.off_policy) for sequence in sequences):
+                raise ValueError("at a temperature other than 1 all trained turns must be sampled by the trained model")
+            for batch in batches:
+                batch["sampling_logprobs"].fill_(math.nan)
+        return batches
 
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any):
         """Return log-probabilities and entropies (B, T) of the sampled tokens, in place of TRL's forward pass.

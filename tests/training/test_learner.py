@@ -93,7 +93,7 @@ class Stock:
             processing_class=policy.tokenizer,
         )  # fmt: skip
         if trl_utils._ChunkedLogProbFunction is None:  # TRL 1.15 without Triton has a loss, but no forward
-            self.trainer._get_per_token_logps_and_entropies = plain_forward
+            self.trainer._get_per_token_logps_and_entropies = self.forward
         self.trainer.current_gradient_accumulation_steps = 1
         self.trainer.model.train()
         self.policy, self.inputs = policy, stock_inputs(rows)
@@ -123,12 +123,15 @@ class Stock:
         i = self.inputs
         ids = torch.cat([i["prompt_ids"], i["completion_ids"]], 1)
         mask = torch.cat([i["prompt_mask"], i["completion_mask"]], 1)
-        return plain_forward(self.policy.model, ids, mask, i["completion_ids"].shape[1])[0]
+        return self.forward(self.policy.model, ids, mask, i["completion_ids"].shape[1])[0]
+
+    def forward(self, *inputs, **named):
+        return plain_forward(*inputs, temperature=self.trainer.temperature, **named)
 
 
-def plain_forward(model, input_ids, attention_mask, logits_to_keep, **_):
+def plain_forward(model, input_ids, attention_mask, logits_to_keep, *, temperature, **_):
     logits = model(input_ids=input_ids, attention_mask=attention_mask).logits[:, -logits_to_keep - 1 : -1]
-    logp = logits.log_softmax(-1)
+    logp = (logits / temperature).log_softmax(-1)
     chosen = logp.gather(-1, input_ids[:, -logits_to_keep:, None])[..., 0]
     return chosen, -(logp.exp() * logp).sum(-1).detach(), None
 
@@ -238,6 +241,25 @@ def test_gspo_equals_trl(stock, checkpoint):
     stock(rate=1.0, importance_sampling_level="token")  # the fixture is shared
     theirs[0].pop("clip_fraction")  # TRL counts sequences there
     assert_same(theirs, ours(checkpoint, rate=1.0, updates=2, **level), 1.0)
+
+
+def test_at_another_temperature_the_loss_equals_trls(stock, checkpoint):
+    theirs = stock(rate=0.3, updates=2, beta=0.3, loss_type="dapo", temperature=0.6)
+    stock(rate=1.0, temperature=1.0)  # the fixture is shared
+    mine = ours(checkpoint, rate=0.3, updates=2, beta=0.3, tokens=40, loss_type="dapo", temperature=0.6)
+    assert_same(theirs, mine, 0.3)
+    assert mine[0]["entropy"] < ours(checkpoint, rate=0.3, updates=2, beta=0.3, loss_type="dapo")[0]["entropy"] - 0.1
+
+
+def test_at_another_temperature_there_is_no_ratio_to_the_sampler(checkpoint):
+    conversations = random_conversations()
+    for c in conversations:
+        c.logprobs = [-1.0] * len(c.ids)
+    learner = make_learner(make_policy(checkpoint), temperature=0.6)
+    assert "ratio_min" not in learner.learn(conversations, TrainConfig(learning_rate=1e-9))
+    conversations[2].off_policy = [True] * len(conversations[2].ids)
+    with pytest.raises(ValueError, match="must be sampled by the trained model"):
+        learner.learn(conversations, TrainConfig(learning_rate=1e-9))
 
 
 def test_vespo_is_refused(checkpoint):
