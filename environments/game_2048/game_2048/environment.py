@@ -56,6 +56,7 @@ class TurnWeights:
     illegal: float = -1.0
     win: float = 2.0
     loss: float = -2.0
+    corner: float = 0.0
 
 
 DEFAULT_TURN_WEIGHTS = TurnWeights()
@@ -66,11 +67,12 @@ def turn_reward(
 ) -> float:
     """Return the reward of a legal move that led to `moved` (before the new tile) and scored `gained` by merging.
 
-    The weighted sum of four features:
+    The weighted sum of five features:
     merges: log2(gained) / log2(winning_tile), 0 if nothing merged, above 1 for many large merges at once;
     empty: the share of empty cells;
     monotonicity: 1 if every line is monotonic, less the more it zigzags, at least 0;
-    smoothness: 1 if all neighbouring tiles are equal, minus their scaled mean distance in doublings, at least 0.
+    smoothness: 1 if all neighbouring tiles are equal, minus their scaled mean distance in doublings, at least 0;
+    corner: 1 if a tile of the largest value is in a corner, else 0.
     Source: the features are common in 2048 programs; they are scaled here to have similar sizes.
     """
     size, doublings = len(moved), log2(winning_tile) - 1
@@ -83,6 +85,7 @@ def turn_reward(
         + weights.empty * sum([row.count(0) for row in moved]) / size**2
         + weights.monotonicity * (1 - zigzag / worst_zigzag)
         + weights.smoothness * (1 - distance / (max(1, pairs) * doublings))
+        + weights.corner * (max(map(max, moved)) in (moved[0][0], moved[0][-1], moved[-1][0], moved[-1][-1]))
     )
 
 

@@ -1,4 +1,4 @@
-"""Baseline players of 2048: random, a corner heuristic, and exact expectimax.
+"""Baseline players of 2048: random, a corner heuristic, greedy on the turn reward, and exact expectimax.
 
 A player is a function from a board to a direction. Expectimax packs a board into 64 bits, four per cell, and searches all
 boards of one depth at once with numpy.
@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from game_2048.environment import Game
-from game_2048.rules import FOUR_PROBABILITY, MOVES, Board, legal_moves, slide_row
+from game_2048.environment import Game, TurnWeights, turn_reward
+from game_2048.rules import FOUR_PROBABILITY, MOVES, Board, legal_moves, slide, slide_row
 
 Player = Callable[[Board], str]
 
@@ -38,6 +38,16 @@ def corner_player(board: Board) -> str:
     """Play the first legal move of down, left, right, up, which keeps large tiles in the lower left corner."""
     legal = legal_moves(board)
     return next(move for move in ("down", "left", "right", "up") if move in legal)
+
+
+def greedy_player(weights: TurnWeights, winning_tile: int = 2048) -> Player:
+    """Return a player that chooses the move with the highest `turn_reward`. It does not consider the new tile."""
+
+    def player(board: Board) -> str:
+        rewards = {move: turn_reward(*slide(board, move), winning_tile, weights) for move in legal_moves(board)}
+        return max(rewards, key=rewards.__getitem__)
+
+    return player
 
 
 def expectimax_player(depth: int = 3) -> Player:

@@ -186,6 +186,13 @@ def test_a_turn_reward_by_hand():
     assert g.turn_reward(moved, 16, 128, weights) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize(("place", "expected"), [((0, 0), 0.3), ((0, 3), 0.3), ((3, 0), 0.3), ((3, 3), 0.3), ((0, 1), 0), ((1, 1), 0)])
+def test_the_largest_tile_in_a_corner_earns_the_weight_of_the_corner(place, expected):
+    board = [[0] * 4 for _ in range(4)]
+    board[2][2], board[place[0]][place[1]] = 4, 64
+    assert g.turn_reward(tuple(map(tuple, board)), 0, 128, g.TurnWeights(0, 0, 0, 0, corner=0.3)) == pytest.approx(expected)
+
+
 @settings(deadline=None)
 @given(boards(), st.sampled_from(g.MOVES))
 def test_turn_features_are_between_zero_and_one(board, move):

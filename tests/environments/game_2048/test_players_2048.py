@@ -84,8 +84,17 @@ def test_expectimax_raises_for_boards_that_it_cannot_pack():
 @settings(max_examples=50, deadline=None)
 @given(playable_boards())
 def test_players_move_legally(board):
-    for player in (p.random_player(0), p.corner_player, p.expectimax_player(1), p.expectimax_player(2)):
+    greedy = p.greedy_player(g.TurnWeights())
+    for player in (p.random_player(0), p.corner_player, greedy, p.expectimax_player(1), p.expectimax_player(2)):
         assert player(board) in g.legal_moves(board)
+
+
+def test_the_greedy_player_takes_the_move_that_earns_most():
+    board = ((8, 8, 16, 0), (0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
+    by_merges = p.greedy_player(g.TurnWeights(merges=1, empty=0, monotonicity=0, smoothness=0), 128)
+    assert by_merges(board) in ("left", "right")  # the other two merge nothing
+    by_corner = p.greedy_player(g.TurnWeights(merges=0, empty=0, monotonicity=0, smoothness=0, corner=1), 128)
+    assert by_corner(((0,) * 4, (0,) * 4, (64, 0, 0, 0), (2, 0, 0, 0))) == "up"  # 64 goes to no corner otherwise
 
 
 def test_play_ends_with_the_game_or_at_the_limit():
