@@ -65,16 +65,17 @@ async def train(
     size: int,
     shown: Collection[str],
     after_each: Callable[[art.TrajectoryGroup], Awaitable[art.TrajectoryGroup | None]] | None = None,
+    temperature: float = TEMPERATURES["drawn"],
 ) -> float:
     """Train for one step per config, each on `groups` groups of `size` trajectories. Returns seconds.
 
     scenarios: used in order, one per group, from the beginning again after the last. shown: metrics whose means are printed
-    after each step. after_each: applied to each gathered group.
+    after each step. after_each: applied to each gathered group. temperature: of the answers, the same as in the configs.
     """
     started = time.perf_counter()
     for step, config in enumerate(configs):
         chosen = [scenarios[(step * groups + g) % len(scenarios)] for g in range(groups)]
-        report = await train_step(model, play, chosen, size, config, shown, after_each)
+        report = await train_step(model, play, chosen, size, config, shown, after_each, temperature)
         say(f"{model.name}: step {step + 1} of {len(configs)}: {report}")
     return time.perf_counter() - started
 
@@ -87,10 +88,11 @@ async def train_step(
     config: art.TrainConfig,
     shown: Collection[str],
     after_each: Callable[[art.TrajectoryGroup], Awaitable[art.TrajectoryGroup | None]] | None = None,
+    temperature: float = TEMPERATURES["drawn"],
 ) -> str:
     """Train on one group per chosen scenario. Returns the means of the metrics and the seconds of gathering and updating."""
     started = time.perf_counter()
-    groups = [art.TrajectoryGroup(play(scenario, TEMPERATURES["drawn"]) for _ in range(size)) for scenario in chosen]
+    groups = [art.TrajectoryGroup(play(scenario, temperature) for _ in range(size)) for scenario in chosen]
     played = await art.gather_trajectory_groups(groups, pbar_desc=None, after_each=after_each)
     gathered = time.perf_counter()
     await model.train(played, config)
