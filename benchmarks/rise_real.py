@@ -1,55 +1,118 @@
 """The rise of the real model's accuracy in the training of notebook 06, from several seeds.
 
-`python -m benchmarks.rise_real --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and all
-samples) the share of 200 held-out questions answered correctly before and after training, the rise with a 95% interval
-(paired by question), and the seconds of training. The settings are the notebook's. Use `--split val` to choose settings,
-so that the test questions stay unseen.
+`python -m benchmarks.rise_real --seeds 0 1 2` prints one JSON line; `--task sums` is the notebook's second task, addition.
+`runs` has for each seed of the backend (initial adapter and all samples), in percent of 200 held-out prompts (sums: 100):
+`untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with most right
+answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or `+`), the paired rise
+with a 95% interval, each side at its best temperature, and the seconds of training. `ratio` is the mean of `trained_best`
+over that of `untrained_best`. The settings are the notebook's.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import re
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
 
 import art_nb as art
+from benchmarks import rollout_real
 from benchmarks.gathering import registered
-from benchmarks.paired import paired
-from benchmarks.result import print_result
-from benchmarks.rising import decayed_rate, ratio_of_means, train
-from benchmarks.rollout_real import rollout
+from benchmarks.result import print_result, say
+from benchmarks.rising import decayed_rate, train
+from course import comparison
 from course.real_model import smollm2
 
-STEPS, GROUPS, SIZE = 12, 8, 8
+GROUPS, SIZE = 8, 8
 LEARNING_RATE = 3e-4
+VALIDATION, PASSES, TRIES = 40, 25, 8  # prompts; prompts for pass@k; k
+
+Prompt = tuple[str, int]  # split, number
 
 
-async def correct(model: art.TrainableModel, split: str, count: int) -> list[float]:
-    """Return the reward of one answer to each question."""
-    answers = await art.gather_trajectories([rollout(model, split, i) for i in range(count)], pbar_desc=None)
-    return [trajectory.reward for trajectory in answers]
+@dataclass(frozen=True)
+class Task:
+    """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers right."""
+
+    scenario: Callable[[str, int], tuple[str, int]]
+    rule: Callable[[str, int], bool]
+    max_tokens: int
+    steps: int
+    test: int
 
 
-async def measure_seed(folder: str, base: str, seed: int, split: str, steps: int = STEPS, count: int = 200) -> dict:
-    """Train from one seed. Returns shares in percent, and seconds of gathering and updating."""
-    model = await registered(folder, base, f"rise-{seed}", seed=seed, engine="transformers")
-    before = await correct(model, split, count)
-    configs = [art.TrainConfig(learning_rate=decayed_rate(step, steps, LEARNING_RATE)) for step in range(steps)]
-    emails = range(steps * GROUPS)
-    seconds = await train(model, lambda i, _: rollout(model, "train", i), emails, configs, GROUPS, SIZE, [])
-    return {"seed": seed, **paired(before, await correct(model, split, count)), "seconds": seconds}
+def addition(split: str, number: int) -> tuple[str, int]:
+    """Return a question and the right sum, as in notebook 06. A pair of numbers belongs to one split only."""
+    draw = Random(f"{split} {number}")
+    while True:
+        a, b = draw.randint(2, 50), draw.randint(2, 50)
+        side = Random(f"{min(a, b)} + {max(a, b)}").random()
+        if split == ("train" if side < 0.8 else "val" if side < 0.9 else "test"):
+            return f"What is {a} + {b}?", a + b
 
 
-def measure(seeds: list[int], split: str, base: str = "", **fewer: int) -> dict:
-    """base: by default SmolLM2. fewer: `steps` and `count` (questions) for a quick run."""
+def by_expression(split: str, number: int) -> bool:
+    """Whether a regular expression finds the right price."""
+    text, price = rollout_real.scenario(split, number)
+    thing = re.search(r"What does the (\w+) cost", text)[1]
+    return re.search(rf"the {thing} (?:costs )?(\d+)", text)[1] == str(price)
+
+
+TASKS = {
+    "prices": Task(rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, steps=12, test=200),
+    "sums": Task(addition, lambda split, number: True, 12, steps=24, test=100),
+}
+
+
+async def answer(model: art.TrainableModel, task: Task, prompt: Prompt, temperature: float) -> art.Trajectory:
+    """Return one answer. Its reward is 1 if its last number is the right one, else 0."""
+    text, right = task.scenario(*prompt)
+    messages = rollout_real.prompt(text)
+    completion = await model.openai_client().chat.completions.create(
+        model=model.get_inference_name(), messages=messages, max_tokens=task.max_tokens, temperature=temperature
+    )
+    choice = completion.choices[0]
+    reward = float(rollout_real.names(choice.message.content, right))
+    return art.Trajectory(messages_and_choices=[*messages, choice], reward=reward)
+
+
+async def measure_seed(folder: str, base: str, seed: int, task: Task, count: int | None = None) -> dict:
+    """Train from one seed. Returns percent of held-out prompts, and seconds of gathering and updating."""
+    model = await registered(folder, base, f"rise-{seed}", seed=seed, engine="transformers", slots=64)
+
+    async def right(prompt: Prompt, temperature: float) -> bool:
+        return (await answer(model, task, prompt, temperature)).reward == 1
+
+    validation, test, few = (
+        [(split, i) for i in range(min(size, count or size))]
+        for split, size in (("val", VALIDATION), ("test", task.test), ("test", PASSES))
+    )
+    untrained = await comparison.measure(right, validation, test)
+    tries = await comparison.tries_at(right, few, TRIES)
+    configs = [art.TrainConfig(learning_rate=decayed_rate(step, task.steps, LEARNING_RATE)) for step in range(task.steps)]
+    prompts = [("train", i) for i in range(task.steps * GROUPS)]
+    seconds = await train(model, lambda p, t: answer(model, task, p, t), prompts, configs, GROUPS, SIZE, [])
+    trained = await comparison.measure(right, validation, test)
+    found = comparison.compare(untrained, trained, [task.rule(*p) for p in test], "rule", tries)
+    say(f"{model.name}: {found.table()}")
+    return {"seed": seed, **found.summary(), "seconds": seconds, "validation": found.validation}
+
+
+def measure(seeds: list[int], task: Task, base: str = "", count: int | None = None) -> dict:
+    """base: by default SmolLM2. count: at most so many prompts, for a quick run."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, base or smollm2(), seed, split, **fewer)) for seed in seeds]
-    return {"split": split, "runs": runs, "ratio": ratio_of_means(runs)}
+        runs = [asyncio.run(measure_seed(folder, base or smollm2(), seed, task, count)) for seed in seeds]
+    untrained, trained = (fmean(run[side] for run in runs) for side in ("untrained_best", "trained_best"))
+    return {"runs": runs, "ratio": trained / untrained if untrained else None}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
-    parser.add_argument("--split", choices=["val", "test"], default="test", help="of the held-out questions")
+    parser.add_argument("--task", choices=TASKS, default="prices", help="of notebook 06")
     arguments = parser.parse_args()
-    print_result("rise_real", lambda: measure(arguments.seeds, arguments.split))
+    print_result("rise_real", lambda: {"task": arguments.task, **measure(arguments.seeds, TASKS[arguments.task])})

@@ -131,7 +131,7 @@ class Comparison:
         bars.axvline(100 * value, color=COLOURS["untrained"], linestyle=":", label=f"untrained, pass@{k}")
         bars.set(xlim=(0, 100), xlabel="test successes, % (95% interval)")
         bars.invert_yaxis()
-        bars.legend(loc="lower right")
+        bars.legend(loc="lower right", bbox_to_anchor=(1, 1), frameon=False)  # above the axes: it covers no bar
         plt.show()
 
     def summary(self) -> dict[str, float]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -100,10 +101,23 @@ def test_rise_of_2048_has_the_columns_of_the_comparison(tmp_path, monkeypatch):
 
 
 def test_rise_of_the_real_model(capsys):
-    result = printed(capsys, "rise_real", partial(rise_real.measure, [3], "val", BASE, steps=1, count=2))
+    task = replace(rise_real.TASKS["sums"], steps=1)
+    result = printed(capsys, "rise_real", partial(rise_real.measure, [3], task, str(BASE), count=2))
     (run,) = result.pop("runs")
-    assert result.keys() == {"benchmark", "split", "ratio"} and run["seed"] == 3
-    assert run.keys() == {"seed", "before", "after", "rise", "low", "high", "seconds"}
+    assert result.keys() == {"benchmark", "ratio"} and run["seed"] == 3 and run["rule"] == 100
+    assert {"untrained_t1", "untrained_best", "trained_t1", "trained_best", "pass_at_8_untrained", "rise_low"} < run.keys()
+
+
+def test_the_prompts_of_the_real_model():
+    pairs = {
+        split: {tuple(sorted(re.findall(r"\d+", rise_real.addition(split, i)[0]))) for i in range(300)}
+        for split in ("train", "val", "test")
+    }
+    assert not pairs["train"] & pairs["test"] and not pairs["train"] & pairs["val"] and not pairs["val"] & pairs["test"]
+    for split in pairs:
+        text, total = rise_real.addition(split, 0)
+        assert sum(map(int, re.findall(r"\d+", text))) == total
+    assert all(rise_real.by_expression("test", i) for i in range(50))
 
 
 def test_short_answers_get_alternating_rewards(tmp_path):
