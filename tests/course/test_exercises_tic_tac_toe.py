@@ -5,7 +5,7 @@ import math
 import pytest
 from exercise_answers import hold
 
-from course.exercises.tic_tac_toe import EXERCISES, check
+from course.exercises.tic_tac_toe import EXERCISES, blocks, check
 from tic_tac_toe.rules import after_move, legal_moves, to_move, winner
 
 
@@ -22,14 +22,7 @@ def forks(board):
     return found
 
 
-def credit(result, moves, discount):
-    returns = [result]
-    while len(returns) < moves:
-        returns.insert(0, discount * returns[0])
-    return returns
-
-
-RIGHT = {"forks": forks, "credit": credit, "expected_points": lambda mine, other: 10 ** (mine / 400) / (10 ** (mine / 400) + 10 ** (other / 400))}
+RIGHT = {"forks": forks, "expected_points": lambda mine, other: 10 ** (mine / 400) / (10 ** (mine / 400) + 10 ** (other / 400))}
 WRONG = {
     "forks": [
         (lambda board: legal_moves(board), "Return those that make two"),
@@ -38,10 +31,11 @@ WRONG = {
         (lambda board: [int(s) for s in forks(board)], "For the input"),
         (lambda board: forks(after_move(board, legal_moves(board)[0])), "Not yet"),
     ],
-    "credit": [
-        (lambda result, moves, discount: [0.0] * (moves - 1) + [result], "The reward comes after the"),
-        (lambda result, moves, discount: [result] * moves, "For the input"),
-        (lambda result, moves, discount: [result * discount**i for i in range(moves)], "The last move is closest"),
+    "teacher": [
+        (lambda board: legal_moves(board)[0], "but it must block"),
+        (lambda board: "5", "which is not a free square"),
+        (lambda board: int(legal_moves(board)[0]), "which is not a free square"),
+        (lambda board: [][0], "raised IndexError"),
     ],
     "expected_points": [
         (lambda mine, other: 1 / (1 + 10 ** ((mine - other) / 400)), "Inverted"),
@@ -54,4 +48,10 @@ WRONG = {
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_right_answers_and_mistakes(exercise):
-    hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
+    right = (RIGHT[exercise], EXERCISES[exercise].right) if exercise in RIGHT else ()
+    hold(check, exercise, right, WRONG[exercise])
+
+
+def test_blocks_are_the_squares_that_stop_a_line():
+    assert blocks("xx.o.....") == ["3"] and blocks("x...o....") == []
+    assert blocks("xx.oo....") == ["6"]

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
 from math import exp
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from course.exercises import Exercise, checker
-from tic_tac_toe.rules import LINES, SQUARES, Board, legal_moves, to_move
+from course.exercises.training import draw, with_new_model
+from tic_tac_toe import Game, openings
+from tic_tac_toe.players import careful_player
+from tic_tac_toe.rules import LINES, SQUARES, Board, legal_moves, render, to_move, winner
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 BOARDS = ["x...o...x", "xo..x...o", "x.o......", "o.x.x.o..", ".........", "xx.oo....", "x.oo.....", "..x.o.x.."]
 
@@ -62,24 +72,78 @@ EXPECTED = Exercise(
     },
 )  # fmt: skip
 
-def _credit(result: float, moves: int, discount: float) -> list[float]:
-    return [result * discount ** (moves - 1 - i) for i in range(moves)]
+
+# 2. A teacher whose moves can be predicted
+
+DEMONSTRATIONS, BATCH = 1536, 64
+Player = Callable[[Board], str]
 
 
-CREDIT = Exercise(
-    right=_credit,
-    cases=lambda: [(1.0, 3, 0.5), (-1.0, 4, 0.7), (0.0, 2, 0.7), (1.0, 1, 0.5), (-1.0, 3, 1.0)],
-    mistakes={
-        "The last move is closest to the result and gets all of it; the first one gets the least.":
-            lambda result, moves, discount: _credit(result, moves, discount)[::-1],
-        "Each move has a return: return as many numbers as there are moves.":
-            lambda result, moves, discount: _credit(result, moves, discount)[-1:],
-        "The reward comes after the last move, but the return of an earlier move includes it as well, discounted.":
-            lambda result, moves, discount: [0.0] * (moves - 1) + [result],
-        "The result is discounted once for each later move: not at all for the last.":
-            lambda result, moves, discount: [discount * each for each in _credit(result, moves, discount)],
-    },
-)  # fmt: skip
+def blocks(board: Board) -> list[str]:
+    """Return the free squares with which the opponent of the side to move would complete a line."""
+    other = "o" if to_move(board) == "x" else "x"
+    return [square for square in legal_moves(board) if winner(board[: int(square) - 1] + other + board[int(square) :])]
 
-EXERCISES = {"forks": FORKS, "credit": CREDIT, "expected_points": EXPECTED}
+
+def demonstrations(player: Player) -> list[tuple[Board, str]]:
+    """Let a player play against itself from training openings. Returns its boards and moves, shuffled.
+
+    A move to a square that is not free ends its game.
+    """
+    rng, starts = random.Random(0), openings("train")
+    found: list[tuple[Board, str]] = []
+    while len(found) < DEMONSTRATIONS:
+        game = Game(rng.choice(starts))
+        while not game.over:
+            board, square = game.board, player(game.board)
+            found.append((board, square))
+            game.move(str(square))
+    rng.shuffle(found)
+    return found[:DEMONSTRATIONS]
+
+
+def loss_of(shown: list[tuple[Board, str]]) -> list[float]:
+    """Train a new model on demonstrations as the notebook does. Returns the loss of each batch."""
+    from openai.types.chat import ChatCompletionAssistantMessageParam, ChatCompletionUserMessageParam
+
+    import art_nb as art
+
+    def trajectory(board: Board, square: str) -> art.Trajectory:
+        asked: ChatCompletionUserMessageParam = {"role": "user", "content": render(board)}
+        answered: ChatCompletionAssistantMessageParam = {"role": "assistant", "content": square}
+        return art.Trajectory(messages_and_choices=[asked, answered])
+
+    async def use(model: TrainableModel) -> list[float]:
+        rates = [5e-3 * (1 - 0.9 * i / len(shown)) for i in range(0, len(shown), BATCH)]
+        config = art.TrainSFTConfig(learning_rate=rates, batch_size=BATCH)
+        await model.train_sft([trajectory(*each) for each in shown], config)
+        return model.history().query("split == 'sft'").iloc[0].losses
+
+    return with_new_model("nano_tic_tac_toe", use)
+
+
+def _why_unpredictable(teacher: Player) -> str | None:
+    shown = demonstrations(teacher)
+    for board, square in shown:
+        if square not in legal_moves(board):
+            return f"On the board {board!r} your teacher plays {square!r}, which is not a free square."
+        if blocks(board) and square not in blocks(board):
+            return f"On the board {board!r} your teacher plays {square!r}, but it must block: {' or '.join(blocks(board))}."
+    careful, yours = loss_of(demonstrations(careful_player(0))), loss_of(shown)
+    draw(
+        {"loss, nats per token": {"the careful player": [careful], "your teacher": [yours]}},
+        {"the careful player": "rule", "your teacher": "trained"}, "batch",
+    )  # fmt: skip
+    last = [fmean(losses[-5:]) for losses in (careful, yours)]
+    if last[1] <= 0.6 * last[0]:
+        return None
+    return (f"The loss of the last five batches is {last[1]:.2f}, with the careful player {last[0]:.2f}. "
+            "Where nothing must be blocked, let the board alone decide the square.")  # fmt: skip
+
+
+TEACHER = Exercise(
+    right=lambda board: (blocks(board) or legal_moves(board))[0], cases=lambda: [(BOARDS[0],)], accept=_why_unpredictable
+)
+
+EXERCISES = {"forks": FORKS, "teacher": TEACHER, "expected_points": EXPECTED}
 check = checker(EXERCISES)

@@ -1,0 +1,84 @@
+"""For exercises that change one thing and train again: a new model, and the figure of the curves."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, TypeVar
+
+from course.setup_venv import ROOT
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel, Trajectory, TrajectoryGroup
+
+T = TypeVar("T")
+
+COLOURS = {"trained": "#3b6fb6", "failed": "#c4553b", "rule": "#7a8ca3"}  # as in the notebooks
+
+
+def with_new_model(base: str, use: Callable[[TrainableModel], Awaitable[T]], seed: int = 0) -> T:
+    """Return the result of `use` on a new model, whose files are then deleted.
+
+    base: folder of the base model in `data`. seed: of the adapter's weights and of sampling.
+    Runs in a thread of its own, as the notebook's event loop is busy with the cell that calls it.
+    """
+    import art_nb as art
+    from art_nb.local import LocalBackend
+
+    async def run() -> T:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            backend, place = LocalBackend(path=folder, seed=seed), str(ROOT / "data" / base)
+            model: TrainableModel = art.TrainableModel(name="exercise", project="course", base_model=place)
+            await model.register(backend)
+            try:
+                return await use(model)
+            finally:
+                await backend.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: asyncio.run(run())).result()
+
+
+async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[TrajectoryGroup]:
+    """Run the rollouts of all groups at the same time. Returns the groups."""
+    import art_nb as art
+
+    pending = [list(rollouts) for rollouts in groups]
+    played = iter(await art.gather_trajectories([rollout for rollouts in pending for rollout in rollouts], pbar_desc=None))
+    return [art.TrajectoryGroup([next(played) for _ in rollouts]) for rollouts in pending]
+
+
+def draw(
+    panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], roles: Mapping[str, str], xlabel: str = "step"
+) -> None:
+    """Show one panel per measure in the notebook; outside of a notebook, do nothing.
+
+    panels: title -> {condition: the curves of its runs}; a curve starts at step 1. roles: condition -> a key of `COLOURS`.
+    """
+    from IPython import get_ipython
+    from IPython.display import Image, display
+    from matplotlib.figure import Figure
+
+    if get_ipython() is None:
+        return
+    figure = Figure(figsize=(4 * len(panels), 2.4), layout="constrained")
+    for axes, (title, conditions) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        for condition, curves in conditions.items():
+            for i, curve in enumerate(curves):
+                label = condition if i == 0 else None
+                axes.plot(range(1, len(curve) + 1), curve, marker=".", color=COLOURS[roles[condition]], label=label)
+        axes.set(title=title, xlabel=xlabel)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=8)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=80)
+    display(Image(data=picture.getvalue(), alt=f"{', '.join(panels)} over the {xlabel}s"))
+
+
+def percents(values: Sequence[float]) -> str:
+    """Format shares as a list in percent."""
+    return ", ".join(f"{value:.0%}" for value in values)
