@@ -1,4 +1,4 @@
-"""ART's names for LangGraph: the chat model of a rollout, and a rollout whose trajectory records what its graph asked.
+"""ART's names for LangGraph: the chat model of a rollout, and a rollout whose trajectory records the requests of its graph.
 
     async def rollout(model, scenario) -> art.Trajectory:
         agent = create_react_agent(init_chat_model(model.name), tools)

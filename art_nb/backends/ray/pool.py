@@ -1,6 +1,6 @@
 """Several samplers behind one interface: the least loaded one takes a conversation and keeps it until it dies.
 
-Which sampler answers does not change what is drawn: how often a prompt was asked is counted here.
+Which sampler answers does not change what is drawn: how often a prompt was sent is counted here.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class SamplerPool:
         return answer
 
     def _count(self, policy: str, conversation: list[dict], parameters: dict[str, Any]) -> int:
-        """Count a request; return how often the policy was asked the same prompt before."""
+        """Count a request; return how often the policy got the same prompt before."""
         shown = {name: parameters.get(name) or None for name in ("tools", "extra_body", "chat_template_kwargs")}
         counts, prompt = self._occurrences.setdefault(policy, BoundedDict(MAX_PROMPTS)), _digest([conversation, shown])
         counts[prompt] = occurrence = counts.get(prompt, self._first - 1) + 1
