@@ -2,27 +2,81 @@
 
 from __future__ import annotations
 
-from itertools import product
+from collections.abc import Callable
+from itertools import count, product
 
 from course.exercises import Exercise, checker
 
-SENT = [(["a", "b", "b", "c", "a"],), (["x"],), ([],), (["k", "k", "k"],), (["p", "q", "p"],)]
+# Failures of the attempts in turn: the request or the response is lost, or none. Later attempts succeed.
+FAILURES = ["response", "request", "request", "none", "response", "response", "none", "none", "request"]
+BATCHES = ["batch 0", "batch 1", "batch 2"]
+ATTEMPTS = 100
 
 
-def _steps(keys: list[str]) -> int:
-    return len(set(keys))
+class LossyServer:
+    """A server that trains once for each new key, behind a connection that loses requests and responses."""
+
+    def __init__(self) -> None:
+        self.failures, self.attempts = iter(FAILURES), 0
+        self.trained: list[str] = []
+        self.last: tuple[str, str] | None = None  # the last key and its result
+
+    def send(self, key: str, batch: str) -> str:
+        self.attempts += 1
+        if self.attempts > ATTEMPTS:
+            raise RuntimeError(f"{ATTEMPTS} attempts, most of them successful: return after the first success")
+        failure = next(self.failures, "none")
+        if failure == "request":
+            raise ConnectionError("the request was lost")
+        if self.last is None or self.last[0] != key:
+            self.trained.append(batch)
+            self.last = key, f"result of {batch}"
+        if failure == "response":
+            raise ConnectionError("the response was lost")
+        return self.last[1]
 
 
-APPLIED_ONCE = Exercise(
-    right=_steps,
-    cases=lambda: SENT,
-    mistakes={
-        "You count every request, including repeated ones.": lambda keys: len(keys),
-        "A request may be repeated later, after others: remember every key, not only the last.":
-            lambda keys: sum(key != before for key, before in zip(keys, [None, *keys], strict=False)),
-        "Count the requests that were applied, not those that were rejected.": lambda keys: len(keys) - _steps(keys),
-    },
-)  # fmt: skip
+def _keys() -> Callable[[], str]:
+    numbers = count()
+    return lambda: f"key {next(numbers)}"
+
+
+def _train_once(send: Callable[[str, str], str], batch: str, new_key: Callable[[], str]) -> str:
+    key = new_key()
+    while True:
+        try:
+            return send(key, batch)
+        except ConnectionError:
+            pass
+
+
+def _why_not_once(answer: Callable) -> str | None:
+    server, new_key = LossyServer(), _keys()
+    for batch in BATCHES:
+        try:
+            result = answer(server.send, batch, new_key)
+        except ConnectionError:
+            return f"A failed attempt ended your function after {server.attempts} attempts. Send the request again."
+        if result is None:
+            return f"Your function gave up on {batch}: a later attempt succeeds."
+        times = server.trained.count(batch)
+        if times > 1:
+            return f"The server trained {times} times on {batch}: after a lost response, a new key is a new request to it."
+        if times == 0:
+            return f"The server did not train on {batch}: it knew the key and returned the stored result of another batch."
+        if result != f"result of {batch}":
+            return f"For {batch} you returned {result!r}, but the server's result is {f'result of {batch}'!r}."
+    return None
+
+
+def _first_attempt() -> tuple:
+    """Return the inputs of a connection without failures."""
+    server = LossyServer()
+    server.failures = iter(())
+    return server.send, BATCHES[0], _keys()
+
+
+TRAIN_ONCE = Exercise(right=_train_once, cases=lambda: [_first_attempt()], mistakes={}, accept=_why_not_once)
 
 LEASES = [
     ([("open", None), ("leased", 5.0), ("leased", 20.0), ("done", 5.0)], 10.0),
@@ -62,7 +116,7 @@ def _what_is_wrong(seed_of) -> str | None:
     places = list(product(range(3), range(12), range(12), range(3)))
     seeds = [seed_of(*place) for place in places]
     if any(not isinstance(seed, int) or seed < 0 for seed in seeds):
-        return "A seed is a whole number, 0 or more."
+        return "Expected integers of at least 0 as seeds."
     if seeds != [seed_of(*place) for place in places]:
         return "The same episode must get the same seed each time, or a second worker samples something different."
     if len(set(seeds)) < len(seeds):
@@ -80,6 +134,6 @@ SEED = Exercise(
     accept=_what_is_wrong,
 )
 
-EXERCISES = {"applied_once": APPLIED_ONCE, "free": FREE, "seed": SEED}
+EXERCISES = {"train_once": TRAIN_ONCE, "free": FREE, "seed": SEED}
 
 check = checker(EXERCISES)
