@@ -110,8 +110,11 @@ class PolicyExplorer(View):
         from safetensors.torch import load_file
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        from art_nb.training.policy import progress_bars
+
         tokenizer = AutoTokenizer.from_pretrained(self._base)
-        model = AutoModelForCausalLM.from_pretrained(self._base).eval()
+        with progress_bars(shown=False):
+            model = AutoModelForCausalLM.from_pretrained(self._base).eval()
         message = [{"role": "user", "content": self._board()[0]}]
         prompt = tokenizer.apply_chat_template(message, add_generation_prompt=True, return_dict=True, return_tensors="pt")
         answers = tokenizer.convert_tokens_to_ids(self._answers)
