@@ -35,7 +35,7 @@ VALIDATION, TEST, PASSES, TRIES = 100, 200, 50, 8  # games; games for pass@k; k
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingRecipe:
     """Settings of training.
 
     first_rate: the learning rate, which falls linearly over the steps. corner: weight of a largest tile in a corner.
@@ -57,13 +57,13 @@ class Settings:
         )
 
 
-SETTINGS = {
-    "notebook": Settings(),
-    "steady": Settings(32, 2e-3, turn_discount=0.5, temperature=0.8, corner=0.3, board_value=1.5),
+RECIPES = {
+    "notebook": TrainingRecipe(),
+    "steady": TrainingRecipe(32, 2e-3, turn_discount=0.5, temperature=0.8, corner=0.3, board_value=1.5),
 }
 
 
-async def episode(model: art.TrainableModel, settings: Settings, seed: int, temperature: float) -> art.Trajectory:
+async def episode(model: art.TrainableModel, settings: TrainingRecipe, seed: int, temperature: float) -> art.Trajectory:
     """Play one game with the notebook's winning tile and the rewards of these settings."""
     weights, values = settings.weights(), []
     game, client = Game(seed, winning_tile=WINNING_TILE, weights=weights), model.openai_client()
@@ -84,10 +84,10 @@ async def episode(model: art.TrainableModel, settings: Settings, seed: int, temp
 
 async def wins(model: art.TrainableModel, seed: int, temperature: float) -> bool:
     """Play one game. Returns whether it was won."""
-    return bool((await episode(model, SETTINGS["notebook"], seed, temperature)).metrics["won"])
+    return bool((await episode(model, RECIPES["notebook"], seed, temperature)).metrics["won"])
 
 
-async def train_player(model: art.TrainableModel, settings: Settings) -> float:
+async def train_player(model: art.TrainableModel, settings: TrainingRecipe) -> float:
     """Train with these settings. Returns seconds."""
     configs = [
         art.TrainConfig(
@@ -102,7 +102,7 @@ async def train_player(model: art.TrainableModel, settings: Settings) -> float:
 
 
 async def measure_seed(
-    folder: str, seed: int, settings: Settings = SETTINGS["notebook"],
+    folder: str, seed: int, settings: TrainingRecipe = RECIPES["notebook"],
     validation: int = VALIDATION, test: int = TEST, passes: int = PASSES,
 ) -> dict:  # fmt: skip
     """Train from one seed. Returns percent of test games, and seconds of gathering and updating."""
@@ -119,7 +119,7 @@ async def measure_seed(
     return {"seed": seed, **found.summary(), "seconds": seconds, "won_in_training": curve, "validation": found.validation}
 
 
-def measure(seeds: list[int], settings: Settings) -> dict:
+def measure(seeds: list[int], settings: TrainingRecipe) -> dict:
     """Train from each seed."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [asyncio.run(measure_seed(folder, seed, settings)) for seed in seeds]
@@ -130,10 +130,10 @@ def measure(seeds: list[int], settings: Settings) -> dict:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
-    parser.add_argument("--settings", choices=SETTINGS, default="notebook", help="of training, see above")
+    parser.add_argument("--settings", choices=RECIPES, default="notebook", help="of training, see above")
     parser.add_argument("--turn-discount", type=float, help="weight of a reward one turn later, in place of the settings'")
     arguments = parser.parse_args()
-    settings = SETTINGS[arguments.settings]
+    settings = RECIPES[arguments.settings]
     if arguments.turn_discount is not None:
         settings = replace(settings, turn_discount=arguments.turn_discount)
     print_result("rise", lambda: measure(arguments.seeds, settings))

@@ -35,7 +35,7 @@ Prompt = tuple[str, int]  # split, number
 
 
 @dataclass(frozen=True)
-class Task:
+class PromptTask:
     """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers right."""
 
     scenario: Callable[[str, int], tuple[str, int]]
@@ -63,12 +63,12 @@ def by_expression(split: str, number: int) -> bool:
 
 
 TASKS = {
-    "prices": Task(rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, steps=12, test=200),
-    "sums": Task(addition, lambda split, number: True, 12, steps=24, test=100),
+    "prices": PromptTask(rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, steps=12, test=200),
+    "sums": PromptTask(addition, lambda split, number: True, 12, steps=24, test=100),
 }
 
 
-async def answer(model: art.TrainableModel, task: Task, prompt: Prompt, temperature: float) -> art.Trajectory:
+async def answer(model: art.TrainableModel, task: PromptTask, prompt: Prompt, temperature: float) -> art.Trajectory:
     """Return one answer. Its reward is 1 if its last number is the right one, else 0."""
     text, right = task.scenario(*prompt)
     messages = rollout_real.prompt(text)
@@ -80,7 +80,7 @@ async def answer(model: art.TrainableModel, task: Task, prompt: Prompt, temperat
     return art.Trajectory(messages_and_choices=[*messages, choice], reward=reward)
 
 
-async def measure_seed(folder: str, base: str, seed: int, task: Task, count: int | None = None) -> dict:
+async def measure_seed(folder: str, base: str, seed: int, task: PromptTask, count: int | None = None) -> dict:
     """Train from one seed. Returns percent of held-out prompts, and seconds of gathering and updating."""
     model = await registered(folder, base, f"rise-{seed}", seed=seed, engine="transformers", slots=64)
 
@@ -102,7 +102,7 @@ async def measure_seed(folder: str, base: str, seed: int, task: Task, count: int
     return {"seed": seed, **found.summary(), "seconds": seconds, "validation": found.validation}
 
 
-def measure(seeds: list[int], task: Task, base: str = "", count: int | None = None) -> dict:
+def measure(seeds: list[int], task: PromptTask, base: str = "", count: int | None = None) -> dict:
     """base: by default SmolLM2. count: at most so many prompts, for a quick run."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [asyncio.run(measure_seed(folder, base or smollm2(), seed, task, count)) for seed in seeds]
