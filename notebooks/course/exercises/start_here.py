@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from statistics import fmean, pstdev, stdev, variance
+from collections.abc import Callable
+from math import exp
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from course.exercises import Exercise, checker
+from course.exercises.training import draw, gather, with_new_model
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 WORDS = ("left", "right", "up", "down")
 GROUPS = [([0, 0, 0, 1],), ([1, 1, 1, 1],), ([-1, -2, -3, -4],), ([-1, 1, -1, 1],), ([0, 0, 0],), ([-2, -2],)]
@@ -22,25 +29,6 @@ HAS_SIGNAL = Exercise(
         "Inverted: return True where the group carries a signal.": lambda rewards: max(rewards) == min(rewards),
         "All rewards need not be different; it is enough that two are.":
             lambda rewards: len(set(rewards)) == len(rewards),
-    },
-)  # fmt: skip
-
-
-def _advantages(rewards: list[float]) -> list[float]:
-    return [(r - fmean(rewards)) / (stdev(rewards) + 1e-4) for r in rewards]
-
-
-ADVANTAGES = Exercise(
-    right=_advantages,
-    cases=lambda: [([3.0, 1.0, 1.0, 0.0],), ([0.0, 1.0],), ([2.0, 2.0],)],
-    mistakes={
-        "The sign: better than the mean is positive.": lambda rewards: [-a for a in _advantages(rewards)],
-        "This standard deviation divides by n. Use the one that divides by n - 1, statistics.stdev.":
-            lambda rewards: [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards],
-        "You divide by the variance. Divide by its square root, the standard deviation.":
-            lambda rewards: [(r - fmean(rewards)) / (variance(rewards) + 1e-4) for r in rewards],
-        "Centred, but not yet divided by the standard deviation.": lambda rewards: [r - fmean(rewards) for r in rewards],
-        "Subtract the group's mean before you divide.": lambda rewards: [r / (stdev(rewards) + 1e-4) for r in rewards],
     },
 )  # fmt: skip
 
@@ -63,6 +51,69 @@ def _what_is_wrong(reward) -> str | None:
 
 REWARD = Exercise(right=lambda word: float(word == "up"), cases=lambda: [(word,) for word in WORDS], accept=_what_is_wrong)
 
-EXERCISES = {"has_signal": HAS_SIGNAL, "advantages": ADVANTAGES, "reward": REWARD}
+UPDATES, SEEDS, ENOUGH = 10, (0, 1), 8  # ENOUGH: updates to skip, of all runs
+SIZE = 16  # of the groups in the notebook
+BOARD = ". . . .\n. 4 2 .\n. 2 4 .\n. . . ."
+
+
+def ten_updates(size: int, seed: int) -> tuple[list[float], int]:
+    """Repeat the notebook's loop with groups of `size`.
+
+    Returns the probability of "left" after each update, and how many updates were skipped for a lack of signal.
+    """
+    from openai.types.chat import ChatCompletionUserMessageParam
+
+    import art_nb as art
+
+    prompt: ChatCompletionUserMessageParam = {"role": "user", "content": BOARD}
+
+    async def use(model: TrainableModel) -> tuple[list[float], int]:
+        create, curve = model.openai_client().chat.completions.create, []
+
+        async def rollout() -> art.Trajectory:
+            completion = await create(model=model.get_inference_name(), messages=[prompt], max_tokens=4)
+            answer = completion.choices[0]
+            return art.Trajectory(messages_and_choices=[prompt, answer], reward=float(answer.message.content == "left"))
+
+        async def probability() -> float:
+            completion = await create(
+                model=model.get_inference_name(), messages=[prompt], max_tokens=1, logprobs=True, top_logprobs=10
+            )
+            logprobs = completion.choices[0].logprobs
+            assert logprobs and logprobs.content
+            likely = {option.token: exp(option.logprob) for option in logprobs.content[0].top_logprobs}
+            return likely.get("left", 0.0)
+
+        for _ in range(UPDATES):
+            await model.train(await gather([[rollout() for _ in range(size)]]), art.TrainConfig())
+            curve.append(await probability())
+        rows = model.history().query("split == 'train'")
+        return curve, int(rows.groups_without_signal.sum())
+
+    return with_new_model("nano", use, seed)
+
+
+def _why_few_skipped(answer: Callable[[], int]) -> str | None:
+    size = answer()
+    if isinstance(size, bool) or not isinstance(size, int):
+        return f"Expected a whole number, got {size!r}."
+    if size == 1:
+        return "A group of one has no other answer to compare with: every update is skipped, and the model never changes."
+    if not 1 < size <= 64:
+        return f"Expected a size from 2 to 64, got {size}."
+    runs = [ten_updates(size, seed) for seed in SEEDS]
+    skipped, possible = sum(count for _, count in runs), UPDATES * len(SEEDS)
+    if size != SIZE:
+        usual = [ten_updates(SIZE, seed) for seed in SEEDS]
+        curves = {f"groups of {SIZE}": [curve for curve, _ in usual], f"groups of {size}": [curve for curve, _ in runs]}
+        draw({'probability of "left"': curves}, dict(zip(curves, ("trained", "failed"), strict=True)), "update")
+    if skipped >= ENOUGH:
+        return None
+    return f"With groups of {size}, {skipped} of {possible} updates were skipped. When are all rewards of a group equal?"
+
+
+GROUP_SIZE = Exercise(right=lambda: 2, accept=_why_few_skipped)
+
+EXERCISES = {"has_signal": HAS_SIGNAL, "reward": REWARD, "group_size": GROUP_SIZE}
 
 check = checker(EXERCISES)
