@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from statistics import fmean
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
 from course import grpo
 from course.exercises import Exercise, checker
+from course.exercises.training import draw, gather, percents, with_new_model
+from game_2048.rules import legal_moves, parse
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 
 def _numbers(*shape: int, seed: int = 0) -> Tensor:
@@ -298,6 +307,63 @@ GAE = Exercise(
     },
 )  # fmt: skip
 
+# 11. A KL penalty against reward hacking
+
+BOARDS = (
+    "2 . . .\n4 . . .\n8 2 . .\n16 4 . .", "2 4 8 16\n. . . .\n. . . .\n. . . .",
+    ". . . 2\n. . . 4\n. . . 8\n. . 2 16", ". . . .\n. . . .\n. 2 4 .\n2 8 16 4",
+)  # fmt: skip
+HACK_STEPS, STILL_LEGAL = 8, 0.75
+
+
+def paid_by_the_letter(weight: float) -> tuple[list[float], list[float]]:
+    """Repeat the hacked run of section 10 with this weight of the KL penalty. Returns reward and `legal` at each step."""
+    from openai.types.chat import ChatCompletionUserMessageParam
+
+    import art_nb as art
+
+    async def use(model: TrainableModel) -> tuple[list[float], list[float]]:
+        client = model.openai_client()
+
+        async def rollout(board: str) -> art.Trajectory:
+            message: ChatCompletionUserMessageParam = {"role": "user", "content": board}
+            name = model.get_inference_name()
+            completion = await client.chat.completions.create(model=name, messages=[message], max_tokens=4)
+            word = completion.choices[0].message.content or ""
+            trajectory = art.Trajectory(messages_and_choices=[message, completion.choices[0]], reward=len(word) / 5)
+            rows = parse(board)
+            trajectory.metrics["legal"] = float(rows is not None and word in legal_moves(rows))
+            return trajectory
+
+        for _ in range(HACK_STEPS):
+            groups = await gather([rollout(board) for _ in range(16)] for board in BOARDS)
+            await model.train(groups, art.TrainConfig(learning_rate=2e-3, kl_penalty_coef=weight))
+        rows = model.history().query("split == 'train'")
+        return rows.reward.tolist(), rows.legal.tolist()
+
+    return with_new_model("nano", use)
+
+
+def _why_still_hacked(answer: Callable[[], float]) -> str | None:
+    weight = answer()
+    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+        return f"Expected a number, got {weight!r}."
+    if not 0 < weight <= 10:
+        return f"Expected a weight above 0 and at most 10, got {weight:g}."
+    without, with_it = paid_by_the_letter(0.0), paid_by_the_letter(weight)
+    names = "no penalty", f"weight {weight:g}"
+    panels = {
+        title: {name: [run[i]] for name, run in zip(names, (without, with_it), strict=True)}
+        for i, title in enumerate(("reward", "share of legal moves"))
+    }
+    draw(panels, dict(zip(names, ("failed", "trained"), strict=True)))
+    if fmean(with_it[1][-3:]) >= STILL_LEGAL:
+        return None
+    return f"Still hacked: at the weight {weight:g} the share of legal moves by step was {percents(with_it[1])}."
+
+
+KL_PENALTY = Exercise(right=lambda: 3.0, accept=_why_still_hacked)
+
 EXERCISES = {
     "logprob": LOGPROB,
     "advantages": ADVANTAGES,
@@ -309,6 +375,7 @@ EXERCISES = {
     "loss": LOSS,
     "returns": RETURNS,
     "gae": GAE,
+    "kl_penalty": KL_PENALTY,
 }
 
 check = checker(EXERCISES)
