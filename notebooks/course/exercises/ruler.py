@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from itertools import combinations
+from statistics import fmean
+from typing import TYPE_CHECKING
 
 from art_nb.rewards.agreement import pairs_right
 from art_nb.rewards.judge_answers import UnusableAnswer, parse
 from course.exercises import Exercise, checker
+from course.exercises.training import draw, gather, percents, with_new_model
 from game_2048.environment import MOVES, Game, legal_moves, scenarios
 from game_2048.rules import Board
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 JUDGED = [
     ([1.0, 0.0, 2.0], [0.5, 0.1, 0.9]), ([1.0, 0.0, 2.0, 2.0], [0.5, 0.1, 0.2, 0.9]), ([0.0, 0.0, 1.0], [0.4, 0.4, 0.4]),
@@ -131,6 +138,79 @@ def _exploit(board: Board) -> str:
 
 EXPLOIT = Exercise(right=_exploit, cases=lambda: [(Game(1).board,)], accept=_what_is_wrong)
 
-EXERCISES = {"agreement": AGREEMENT, "read_scores": READ_SCORES, "exploit": EXPLOIT}
+# 4. A rubric without the hole
+
+STEPS, GAMES, WIN = 4, 32, 32
+Criterion = Callable[[list[str], list[str]], float]
+
+
+def brevity(boards: list[str], answers: list[str]) -> float:
+    """Return the criterion of the flawed rubric: few turns."""
+    return 1 / (1 + len(answers) / 20)
+
+
+def won_with(criterion: Criterion) -> list[float]:
+    """Train on the rubric of section 6 with this criterion in place of brevity. Returns the share of games won by step."""
+    from openai.types.chat import ChatCompletionUserMessageParam
+
+    import art_nb as art
+    from art_nb import rewards
+    from game_2048.criteria import user_satisfaction
+
+    def measure(trajectory: art.Trajectory) -> tuple[float, str]:
+        texts: dict[str, list[str]] = {"user": [], "assistant": []}
+        for message in trajectory.messages():
+            texts[message["role"]].append(str(message.get("content")))
+        score = float(criterion(texts["user"], texts["assistant"]))
+        return min(1.0, max(0.0, score)), "by your criterion"
+
+    criteria = [rewards.Criterion("yours", 0.5, measure), rewards.Criterion("clarity", 0.5, user_satisfaction)]
+    judge = rewards.RubricJudge(criteria=criteria)
+
+    async def use(model: TrainableModel) -> list[float]:
+        client = model.openai_client()
+
+        async def rollout(seed: int) -> art.Trajectory:
+            game = Game(seed, winning_tile=WIN)
+            trajectory = art.Trajectory(messages_and_choices=[], metadata={"task": "game_2048", "winning_tile": WIN})
+            while not game.over:
+                board: ChatCompletionUserMessageParam = {"role": "user", "content": game.render()}
+                name = model.get_inference_name()
+                completion = await client.chat.completions.create(model=name, messages=[board], max_tokens=4)
+                trajectory.messages_and_choices += [board, completion.choices[0]]
+                game.move(completion.choices[0].message.content)
+            trajectory.metrics["won"] = game.won
+            return trajectory
+
+        for seed in scenarios("train", STEPS):
+            (played,) = await gather([[rollout(seed) for _ in range(GAMES)]])
+            scored = await rewards.ruler_score_group(played, judge)
+            await model.train([scored] if scored else [], art.TrainConfig(learning_rate=3e-3))
+        return model.history().query("split == 'train'").won.tolist()
+
+    return with_new_model("nano", use)
+
+
+def _why_still_a_hole(criterion: Criterion) -> str | None:
+    score = criterion(*TWO_TURNS)
+    if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+        return f"Expected a number from 0 to 1, got {score!r}."
+    flawed, yours = won_with(brevity), won_with(criterion)
+    won = {"brevity": [flawed], "your criterion": [yours]}
+    draw({"share of games won": won}, {"brevity": "failed", "your criterion": "trained"})
+    if fmean(yours[-2:]) >= yours[0]:
+        return None
+    return (f"The share of games won falls: by step it was {percents(yours)}. Which game gets the highest score from your "
+            "criterion?")  # fmt: skip
+
+
+def _largest_tile(boards: list[str], answers: list[str]) -> float:
+    return min(1.0, max(int(cell) for cell in boards[-1].split() if cell != ".") / WIN)
+
+
+TWO_TURNS = ["2 . . .\n. . . .\n. . . .\n. . . 2", ". . . .\n. . . .\n2 . . .\n2 . . 4"], ["down", "down"]
+CRITERION = Exercise(right=_largest_tile, cases=lambda: [TWO_TURNS], accept=_why_still_a_hole)
+
+EXERCISES = {"agreement": AGREEMENT, "read_scores": READ_SCORES, "exploit": EXPLOIT, "criterion": CRITERION}
 
 check = checker(EXERCISES)
