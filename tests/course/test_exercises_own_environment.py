@@ -6,7 +6,7 @@ import random
 import pytest
 from exercise_answers import hold
 
-from course.exercises.own_environment import EXERCISES, check
+from course.exercises.own_environment import EXERCISES, check, progress
 
 draw = random.Random(0)
 
@@ -23,7 +23,7 @@ def direction(place, home):
     return ("down", "up")[place[0] > home[0]]
 
 
-RIGHT = {"splits": split_of, "direction": direction, "shaped": lambda before, after: -(after - before)}
+RIGHT = {"splits": split_of, "direction": direction}
 
 WRONG = {
     "splits": [
@@ -41,22 +41,23 @@ WRONG = {
         (lambda place, home: {"up": "down", "down": "up"}.get(direction(place, home), direction(place, home)), "is top left"),
         (lambda place, home: direction(place, home).upper(), "Expected one of left, right, up, down"),
     ],
-    "shaped": [
-        (lambda before, after: after - before, "The sign"),
-        (lambda before, after: 1 if after < before else -1, "standing still"),
-        (lambda before, after: int(after == 0), "a walk that never arrives"),
-        (lambda before, after: -after, "You reward being near, so"),
-        (lambda before, after: max(0, before - after), "expected -1, got 0."),
+    "hole": [
+        (lambda before, after: after - before, "From the distance 1, the step nearer"),
+        (lambda before, after: float(after == 1), "From the distance 1, the step nearer"),
+        (lambda before, after: float(after < 4), "From the distance 1, the step nearer"),
+        (lambda before, after: 8 - after if after else 0, "From the distance 1, the step nearer"),
+        (lambda before, after: 1 / (before - after - 1), "raised ZeroDivisionError"),
     ],
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_right_answers_and_mistakes(exercise):
-    hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
+    right = (RIGHT[exercise], EXERCISES[exercise].right) if exercise in RIGHT else ()
+    hold(check, exercise, right, WRONG[exercise])
 
 
-def test_the_sum_of_the_rewards_depends_on_start_and_end_only():
+def test_without_the_hole_the_sum_of_the_rewards_depends_on_start_and_end_only():
     for _ in range(50):
         walk = [draw.randrange(7) for _ in range(20)]
-        assert sum(map(EXERCISES["shaped"].right, walk, walk[1:])) == walk[0] - walk[-1]
+        assert sum(map(progress, walk, walk[1:])) == walk[0] - walk[-1]

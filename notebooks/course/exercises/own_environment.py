@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
+from statistics import fmean
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from course.exercises import Exercise, checker
+from course.exercises.training import draw, gather, percents, with_new_model
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 STEPS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 CELLS = list(product(range(4), repeat=2))
@@ -56,26 +64,81 @@ def _wrong_split(split_of) -> str | None:
     return None
 
 
-def _paid(before: int, after: int) -> float:
+SPLITS = Exercise(right=_split_of, cases=lambda: [("walk 1",)], accept=_wrong_split)
+DIRECTION = Exercise(right=_direction, cases=lambda: WAYS[:1], accept=_wrong_way)
+
+# 3. A reward with a hole
+
+Paid = Callable[[int, int], float]
+HOME, MAX_TURNS, FARTHEST = (0, 0), 8, 6
+WALK_STEPS, STARTS, WALKS = 6, 8, 8
+
+
+def progress(before: int, after: int) -> float:
+    """Return the reward without a hole: the number of cells by which the step comes nearer."""
     return float(before - after)
 
 
-SPLITS = Exercise(right=_split_of, cases=lambda: [("walk 1",)], accept=_wrong_split)
-DIRECTION = Exercise(right=_direction, cases=lambda: WAYS[:1], accept=_wrong_way)
-SHAPED = Exercise(
-    right=_paid,
-    cases=lambda: [(3, 2), (2, 3), (3, 3), (1, 0), (4, 3)],
-    mistakes={
-        "The sign: coming nearer must earn more.": lambda before, after: float(after - before),
-        "A step that changes nothing (into a wall) must earn 0, or standing still would be punished "
-        "like moving away.": lambda before, after: 1.0 if after < before else -1.0,
-        "You reward only the arrival: a walk that never arrives carries no signal. Reward every step that comes nearer.":
-            lambda before, after: float(after == 0),
-        "You reward being near, so the robot will stay near and never arrive: a longer walk has a larger sum. "
-        "Reward coming nearer.": lambda before, after: float(-after),
-    },
-)  # fmt: skip
+def walk_home(paid: Paid) -> tuple[list[float], list[float]]:
+    """Train the robot of notebook 09 with this reward of a step. Returns the mean reward of a walk and the share home."""
+    from openai.types.chat import ChatCompletionUserMessageParam
 
-EXERCISES = {"splits": SPLITS, "direction": DIRECTION, "shaped": SHAPED}
+    import art_nb as art
+
+    async def use(model: TrainableModel) -> tuple[list[float], list[float]]:
+        client = model.openai_client()
+
+        async def rollout(start: tuple[int, ...]) -> art.Trajectory:
+            place, trajectory = start, art.Trajectory(messages_and_choices=[])
+            rewards: list[float] = []
+            while place != HOME and len(rewards) < MAX_TURNS:
+                rows = (" ".join("2" if (row, column) == place else "." for column in range(4)) for row in range(4))
+                board: ChatCompletionUserMessageParam = {"role": "user", "content": "\n".join(rows)}
+                name = model.get_inference_name()
+                completion = await client.chat.completions.create(model=name, messages=[board], max_tokens=4)
+                trajectory.messages_and_choices += [board, completion.choices[0]]
+                row, column = STEPS.get(completion.choices[0].message.content or "", (0, 0))  # other text: no step
+                after = min(3, max(0, place[0] + row)), min(3, max(0, place[1] + column))
+                rewards.append(float(paid(_distance(place, HOME), _distance(after, HOME))))
+                place = after
+            trajectory.reward, trajectory.turn_rewards = sum(rewards), rewards
+            trajectory.metrics["home"] = place == HOME
+            return trajectory
+
+        rng = random.Random(0)
+        starts = [rng.choice([cell for cell in CELLS if cell != HOME]) for _ in range(WALK_STEPS * STARTS)]
+        for step in range(WALK_STEPS):
+            here = starts[step * STARTS : (step + 1) * STARTS]
+            groups = await gather([rollout(start) for _ in range(WALKS)] for start in here)
+            rate = 2e-3 * (1 - 0.9 * step / (WALK_STEPS - 1))
+            await model.train(groups, art.TrainConfig(learning_rate=rate, turn_discount=1.0))
+        rows = model.history().query("split == 'train'")
+        return rows.reward.tolist(), rows.home.tolist()
+
+    return with_new_model("nano", use)
+
+
+def _why_no_hole(paid: Paid) -> str | None:
+    for before in range(1, FARTHEST + 1):
+        nearer, others = paid(before, before - 1), [paid(before, before)]
+        others += [paid(before, before + 1)] if before < FARTHEST else []
+        if nearer <= max(others):
+            return f"From the distance {before}, the step nearer to home must earn more than any other step."
+    without, with_it = walk_home(progress), walk_home(paid)
+    names = "before - after", "your reward"
+    panels = {
+        "reward of a walk": {names[1]: [with_it[0]]},
+        "share of walks that end at home": {names[0]: [without[1]], names[1]: [with_it[1]]},
+    }
+    draw(panels, {names[0]: "trained", names[1]: "failed"})
+    if fmean(with_it[1][-2:]) < 0.5:
+        return None
+    return (f"No hole: the robot learned to come home; by step, these shares of walks ended there: {percents(with_it[1])}. "
+            "Let a longer walk collect more.")  # fmt: skip
+
+
+HOLE = Exercise(right=lambda before, after: 7.0 - after, cases=lambda: [(3, 2)], accept=_why_no_hole)
+
+EXERCISES = {"splits": SPLITS, "direction": DIRECTION, "hole": HOLE}
 
 check = checker(EXERCISES)
