@@ -19,6 +19,7 @@ NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "ga
              "scale_out": "12_scale_out", "code_repair": "07_code_repair", "customer_service": "08_customer_service"}  # fmt: skip
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOLUTION = re.compile(r"<details><summary>Solution[^<]*</summary>\n\n```python\n(.*?)```\n(.*?)</details>", re.DOTALL)
+TRAINED = {"group_size", "kl_penalty", "collapse", "teacher", "criterion", "hole"}  # half a minute each: checked once, in a kernel
 CHECK = re.compile(r'^check\("(\w+)", (\w+)\)$', re.MULTILINE)
 
 
@@ -59,8 +60,9 @@ def test_every_exercise_is_in_its_notebook_and_unsolved(module):
 def test_every_solution_is_right(module):
     known = import_module(f"course.exercises.{module}")
     for exercise, (name, _, solution) in exercises_in(module).items():
-        verdict = known.check(exercise, answer(solution, name))
-        assert verdict.status == "right", f"{exercise}: {verdict}"
+        if exercise not in TRAINED:
+            verdict = known.check(exercise, answer(solution, name))
+            assert verdict.status == "right", f"{exercise}: {verdict}"
 
 
 @pytest.mark.parametrize("module", NOTEBOOKS)
@@ -74,7 +76,7 @@ def test_the_exercises_run_in_a_kernel_with_the_solutions_filled_in(module, tmp_
         cell.source = solutions.get(cell.source, cell.source)
     filled = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import torch"), *chosen])
     run_notebook(filled, working_folder(tmp_path))
-    displayed = [out.data["text/plain"] for cell in chosen for out in cell.outputs if "data" in out]
+    displayed = [out.data["text/plain"] for cell in chosen for out in cell.outputs if "data" in out and "image/png" not in out.data]
     assert displayed == ["✓ Right."] * len(solutions)
 
 
@@ -88,14 +90,6 @@ WRONG = {
             ("lambda r: len(r) == len(set(r))", "it is enough that two are"),
             ("lambda r: r[0] > 0 or r[-1] > 0 if min(r) != max(r) else False", "Negative rewards carry a signal"),
         ],
-        "advantages": [
-            ("lambda r: [(sum(r) / len(r) - x) / (__import__('statistics').stdev(r) + 1e-4) for x in r]", "sign"),
-            ("lambda r: [x - sum(r) / len(r) for x in r]", "not yet divided"),
-            ("lambda r: [x / (__import__('statistics').stdev(r) + 1e-4) for x in r]", "Subtract the group's mean"),
-            ("lambda r: [(x - sum(r) / len(r)) / ((sum((y - sum(r) / len(r)) ** 2 for y in r) / len(r)) ** 0.5 + 1e-4) for x in r]", "n - 1"),
-            ("lambda r: [(x - sum(r) / len(r)) / (__import__('statistics').variance(r) + 1e-4) for x in r]", "variance"),
-            ("lambda r: [(x - sum(r) / len(r)) / __import__('statistics').stdev(r) for x in r]", "ZeroDivisionError"),
-        ],
         "reward": [
             ("lambda word: 1.0", "no signal"),
             ("lambda word: 1.0 if word == 'left' else 0.0", "up' has the lowest reward"),
@@ -104,6 +98,14 @@ WRONG = {
             ("lambda word: 1.0 if word in ('up', 'down') else 0.0", "'down' has the same reward"),
             ("lambda word: 'good' if word == 'up' else 'bad'", "finite number"),
             ("lambda word: float('inf') if word == 'up' else 0.0", "finite number"),
+        ],
+        "group_size": [
+            ("lambda: '2'", "Expected a whole number"),
+            ("lambda: 2.0", "Expected a whole number"),
+            ("lambda: True", "Expected a whole number"),
+            ("lambda: 1", "no other answer to compare with"),
+            ("lambda: 0", "from 2 to 64"),
+            ("lambda: 65", "from 2 to 64"),
         ],
     },
     "grpo_theory": {
@@ -178,6 +180,13 @@ WRONG = {
             ("lambda r, v, g, d: GAE(r, v, 1.0, d)", "discount is missing"),
             ("lambda r, v, g, d: [sum(g**j * x for j, x in enumerate(r[i:])) for i in range(len(r))]", "These are returns"),
             ("lambda r, v, g, d: GAE(r, [-x for x in v], g, d)", "sign of the value"),
+        ],
+        "kl_penalty": [
+            ("lambda: '3'", "Expected a number"),
+            ("lambda: True", "Expected a number"),
+            ("lambda: 0.0", "above 0"),
+            ("lambda: -1", "above 0"),
+            ("lambda: 30", "at most 10"),
         ],
     },
     "game_2048": {

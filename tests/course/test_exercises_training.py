@@ -1,0 +1,31 @@
+"""Exercises that train: a wrong choice gets its hint after a small training. The solutions run in test_exercises.py."""
+
+import pytest
+
+from course.exercises import grpo_theory, own_environment, ruler, start_here, tic_tac_toe
+from course.exercises.training import draw, percents
+from tic_tac_toe.players import careful_player
+
+# exercise: (module, sizes of a small training, a wrong answer, words of its hint)
+WRONG = {
+    "group_size": (start_here, {"UPDATES": 2}, lambda: 16, "of 4 updates were skipped"),
+    "kl_penalty": (grpo_theory, {"HACK_STEPS": 4}, lambda: 0.01, "Still hacked: at the weight 0.01"),
+    "teacher": (tic_tac_toe, {"DEMONSTRATIONS": 128}, careful_player(1), "with the careful player"),
+    "criterion": (ruler, {"STEPS": 3, "GAMES": 16}, ruler.brevity, "The share of games won falls"),
+    "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "No hole: the robot learned to come home"),
+}
+
+
+@pytest.mark.parametrize("exercise", WRONG)
+def test_a_wrong_choice_is_trained_and_gets_its_hint(exercise, monkeypatch):
+    module, sizes, wrong, words = WRONG[exercise]
+    for name, value in sizes.items():
+        monkeypatch.setattr(module, name, value)
+    verdict = module.check(exercise, wrong)
+    assert verdict.status == "wrong" and words in verdict.text, verdict
+
+
+def test_outside_of_a_notebook_the_curves_are_not_drawn(capsys):
+    draw({"reward": {"a": [[0.1, 0.2]]}}, {"a": "trained"})
+    assert capsys.readouterr().out == ""
+    assert percents([0.5, 1]) == "50%, 100%"
