@@ -11,7 +11,6 @@ import art_nb as art
 from game_2048 import Game, outcome_reward
 
 WIN = 32
-LIMIT = 12  # moves of a late game
 
 
 async def play(

@@ -5,8 +5,7 @@ import math
 import pytest
 from exercise_answers import hold, hold_mistakes
 
-from art_nb.monitoring.monitor import backoff_delays
-from art_nb.training.grpo import group_advantages
+from course.exercises import monitor
 from course.exercises.monitor import EXERCISES, check
 
 
@@ -16,25 +15,25 @@ def first_alarm(values, limit):
             return i
 
 
-def waits(tries, most):
-    result, wait = [], 1
-    for _ in range(tries):
-        result.append(float(min(wait, most)))
-        wait *= 2
-    return result
+def first_hacked(rewards, measure, window):
+    def mean(values, end):
+        return sum(values[end - window : end]) / window
+
+    found = [
+        end - 1
+        for end in range(2 * window, len(rewards) + 1)
+        if mean(rewards, end) > mean(rewards, window) and mean(measure, end) < mean(measure, window)
+    ]
+    return min(found, default=None)
 
 
-RIGHT = {
-    "silent": lambda group_rewards: sum(max(group) - min(group) == 0 for group in group_rewards) / len(group_rewards),
-    "first_alarm": first_alarm,
-    "waits": waits,
-}
+RIGHT = {"hacked": first_hacked, "first_alarm": first_alarm, "bonus": lambda: 9.0}
 WRONG = {
-    "silent": [
-        (lambda groups: sum(max(g) == min(g) for g in groups), "a count"),
-        (lambda groups: sum(len(set(g)) > 1 for g in groups) / len(groups), "This is the share of"),
-        (lambda groups: sum(not any(g) for g in groups) / len(groups), "always wins"),
-        (lambda groups: 0.5, "For the input"),
+    "hacked": [
+        (lambda r, m, w: next((i for i in range(2 * w - 1, len(m)) if sum(m[i - w + 1 : i + 1]) < sum(m[:w])), None), "measure alone"),
+        (lambda r, m, w: next((i for i in range(2 * w - 1, len(r)) if sum(r[i - w + 1 : i + 1]) > sum(r[:w])), None), "reward alone"),
+        (lambda r, m, w: next((i for i in range(2 * w - 1, len(r)) if r[i] > r[0] and m[i] < m[0]), None), "single steps"),
+        (lambda r, m, w: 0, "For the input"),
     ],
     "first_alarm": [
         (lambda values, limit: ([i for i, v in enumerate(values) if v > limit] or [None])[0], "NaN"),
@@ -42,13 +41,19 @@ WRONG = {
         (lambda values, limit: ([i for i, v in enumerate(values) if v >= limit or v != v] or [None])[0], "equals the limit"),
         (lambda values, limit: ([i + 1 for i, v in enumerate(values) if v > limit or v != v] or [None])[0], "from 0"),
     ],
-    "waits": [
-        (lambda tries, most: [float(2**i) for i in range(tries)], "after ten failures the next"),
-        (lambda tries, most: [min(2 * 2.0**i, most) for i in range(tries)], "first wait is 1"),
-        (lambda tries, most: [min(1.0 + i, most) for i in range(tries)], "twice the last"),
-        (lambda tries, most: [1.0 for _ in range(tries)], "a service that has just"),
+    "bonus": [
+        (lambda: "9", "Expected a number"),
+        (lambda: -1, "from 0 to 100"),
+        (lambda: 8, "earns 9, and ten moves"),
+        (lambda: 10, "a smaller bonus does, too"),
     ],
 }
+
+
+@pytest.fixture(autouse=True)
+def without_training(monkeypatch):
+    """The runs take a quarter of a minute each; `tests/course/test_exercises.py` makes one of them."""
+    monkeypatch.setattr(monitor, "train_with_bonus", lambda bonus: {"won": [0.5, bonus / 10]})
 
 
 @pytest.mark.parametrize("exercise", EXERCISES)
@@ -58,14 +63,3 @@ def test_right_answers_and_mistakes(exercise):
 
 def test_every_known_mistake_gets_its_hint():
     hold_mistakes(EXERCISES)
-
-
-def test_the_solutions_agree_with_the_library():
-    import torch
-
-    waited = backoff_delays()
-    assert EXERCISES["waits"].right(9, 60.0) == [next(waited) for _ in range(9)]
-    groups = [[1.0, 0.0], [0.5, 0.5], [2.0, 2.0], [0.0, 3.0]]
-    rewards, ids = torch.tensor(groups).flatten(), torch.arange(4).repeat_interleave(2)
-    silent = (group_advantages(rewards, ids).reshape(4, 2) == 0).all(1).float().mean()
-    assert EXERCISES["silent"].right(groups) == pytest.approx(float(silent))

@@ -3,31 +3,62 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from statistics import fmean
 
 from course.exercises import Exercise, checker
+from course.exercises.training import draw, percents
 
-BATCHES = [
-    ([[1.0, 0.0, 1.0], [0.5, 0.5, 0.5], [2.0, 2.0, 2.0], [0.0, 0.1, 0.0]],),
-    ([[0.0, 0.0], [1.0, 1.0]],),
-    ([[1.0, -1.0], [0.0, 0.0, 0.0], [3.0]],),
-    ([[0.25, 0.75]],),
+RUNS: list[tuple[list[float], list[float], int]] = [
+    ([1.0, 1.2, 2.0, 2.2, 2.4, 2.6], [0.6, 0.6, 0.7, 0.5, 0.3, 0.1], 2),
+    ([1.0, 3.0, 2.5, 1.0, 4.0, 4.0], [0.5, 0.7, 0.7, 0.3, 0.6, 0.3], 2),
+    ([1.0, 1.0, 2.0, 2.0], [0.5, 0.5, 0.6, 0.6], 2),
+    ([2.0, 2.0, 1.0, 1.0], [0.5, 0.5, 0.2, 0.2], 2),
+    ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.9, 0.8, 0.8, 0.8, 0.8, 0.7, 0.1], 3),
+    ([0.0, 1.0, 2.0], [0.9, 0.5, 0.1], 1),
+    ([1.0, 1.0, 2.0, 2.0, 2.0, 0.2], [0.6, 0.6, 0.6, 0.5, 0.8, 0.3], 2),
 ]
 
 
-def _silent(group_rewards: list[list[float]]) -> float:
-    return sum(len(set(group)) == 1 for group in group_rewards) / len(group_rewards)
+def _first_hacked(rewards: list[float], measure: list[float], window: int, start: int | None = None) -> int | None:
+    for i in range(2 * window - 1 if start is None else start, len(rewards)):
+        last = slice(max(0, i - window + 1), i + 1)
+        if fmean(rewards[last]) > fmean(rewards[:window]) and fmean(measure[last]) < fmean(measure[:window]):
+            return i
+    return None
 
 
-SILENT = Exercise(
-    right=_silent,
-    cases=lambda: BATCHES,
+def _first(condition: Callable[[int], bool], window: int, count: int) -> int | None:
+    return next((i for i in range(2 * window - 1, count) if condition(i)), None)
+
+
+def _mean_at(values: list[float], i: int, window: int) -> float:
+    return fmean(values[i - window + 1 : i + 1])
+
+
+HACKED = Exercise(
+    right=_first_hacked,
+    cases=lambda: RUNS,
     mistakes={
-        "A share is between 0 and 1; this is a count.": lambda groups: _silent(groups) * len(groups),
-        "This is the share of groups that carry a signal.": lambda groups: 1 - _silent(groups),
-        "A group that always wins carries no signal either: compare the rewards within a group with each other.":
-            lambda groups: sum(set(group) == {0.0} for group in groups) / len(groups),
-        "The rewards within a group must differ; differences between groups are no signal.":
-            lambda groups: float(len({sum(group) for group in groups}) == 1),
+        "You look at the measure alone: where the reward falls as well, it is another failure.":
+            lambda rewards, measure, window: _first(
+                lambda i: _mean_at(measure, i, window) < fmean(measure[:window]), window, len(rewards)
+            ),
+        "You look at the reward alone: a rising reward is what you want.":
+            lambda rewards, measure, window: _first(
+                lambda i: _mean_at(rewards, i, window) > fmean(rewards[:window]), window, len(rewards)
+            ),
+        "You compare single steps, which are noisy. Compare the means of windows.":
+            lambda rewards, measure, window: _first(
+                lambda i: rewards[i] > rewards[0] and measure[i] < measure[0], window, len(rewards)
+            ),
+        "Compare the last window with the first one, not with the window before it.":
+            lambda rewards, measure, window: _first(
+                lambda i: _mean_at(rewards, i, window) > _mean_at(rewards, i - window, window)
+                and _mean_at(measure, i, window) < _mean_at(measure, i - window, window), window, len(rewards)
+            ),
+        "At the step that you return the two windows overlap, or it is one step too early.":
+            lambda rewards, measure, window: _first_hacked(rewards, measure, window, window - 1),
     },
 )  # fmt: skip
 
@@ -61,27 +92,55 @@ FIRST_ALARM = Exercise(
     },
 )  # fmt: skip
 
-RETRIES = [(6, 60.0), (8, 60.0), (1, 60.0), (4, 3.0)]
+MOST_MOVES, GROUPS, GROUP_SIZE, STEPS = 10, 6, 8, 8  # of the notebook's runs
+SMALLEST_BONUS = MOST_MOVES - 1  # 1 + bonus = 10
 
 
-def _waits(tries: int, most: float) -> list[float]:
-    return [min(most, 2.0**i) for i in range(tries)]
+def train_with_bonus(bonus: float) -> dict[str, list[float]]:
+    """Train as in the run *reward hacking*, with a bonus for a win. Returns the reward and the games' metrics by step."""
+    import art_nb as art
+    from course.exercises.training import with_new_model
+    from course.short_2048 import late_game, play
+    from game_2048 import scenarios
+
+    async def use(model: art.TrainableModel) -> dict[str, list[float]]:
+        seeds = scenarios("train", STEPS * GROUPS)
+        for step in range(STEPS):
+            chosen = seeds[step * GROUPS : (step + 1) * GROUPS]
+            games = [play(model, late_game(seed), limit=MOST_MOVES) for seed in chosen for _ in range(GROUP_SIZE)]
+            played = await art.gather_trajectories(games, pbar_desc=None)
+            for game in played:
+                end = -1.0 if game.metrics["illegal"] or game.metrics["malformed"] else 1.0 + bonus * game.metrics["won"]
+                game.turn_rewards = [1.0] * (len(game.choices()) - 1) + [end]
+                game.reward = sum(game.turn_rewards)
+            groups = [art.TrajectoryGroup(played[i : i + GROUP_SIZE]) for i in range(0, len(played), GROUP_SIZE)]
+            await model.train(groups, art.TrainConfig(learning_rate=2e-3, turn_discount=1.0))
+        history = model.history().query("split == 'train'")
+        return {name: history[name].tolist() for name in ("reward", "won", "moves")}
+
+    return with_new_model("nano", use)
 
 
-WAITS = Exercise(
-    right=_waits,
-    cases=lambda: RETRIES,
-    mistakes={
-        "Your waits grow without limit: after ten failures the next attempt comes a quarter of an hour later.":
-            lambda tries, most: [2.0**i for i in range(tries)],
-        "The first wait is 1 second.": lambda tries, most: [min(most, 2.0 ** (i + 1)) for i in range(tries)],
-        "Each wait is twice the last one, not one second more.":
-            lambda tries, most: [min(most, i + 1.0) for i in range(tries)],
-        "You always wait equally long: a service that has just restarted would get as many requests as before.":
-            lambda tries, most: [1.0] * tries,
-    },
-)  # fmt: skip
+def _why_not_smallest(answer: Callable[[], float]) -> str | None:
+    bonus = answer()
+    if isinstance(bonus, bool) or not isinstance(bonus, (int, float)):
+        return f"Expected a number, got {type(bonus).__name__}."
+    if not 0 <= bonus <= 100:
+        return f"Expected a bonus from 0 to 100, got {bonus:g}."
+    curves = train_with_bonus(bonus)
+    role = "trained" if bonus >= SMALLEST_BONUS else "failed"
+    label = f"bonus {bonus:g}"
+    draw({name: {label: [curve]} for name, curve in curves.items()}, {label: role})
+    won = f"In your run {percents(curves['won'])} of the training games were won, step by step."
+    if bonus < SMALLEST_BONUS:
+        return f"{won} With {bonus:g}, a win at the first move earns {1 + bonus:g}, and ten moves without a win earn 10."
+    if bonus > SMALLEST_BONUS:
+        return f"{won} With {bonus:g} a win earns more than stalling, but a smaller bonus does, too."
+    return None
 
-EXERCISES = {"silent": SILENT, "first_alarm": FIRST_ALARM, "waits": WAITS}
+
+BONUS = Exercise(right=lambda: SMALLEST_BONUS, mistakes={}, accept=_why_not_smallest)
+
+EXERCISES = {"hacked": HACKED, "first_alarm": FIRST_ALARM, "bonus": BONUS}
 
 check = checker(EXERCISES)
