@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 from itertools import product
 
 import numpy
@@ -244,7 +245,8 @@ def test_gspo_equals_trl(stock, checkpoint):
 
 
 def test_at_another_temperature_the_loss_equals_trls(stock, checkpoint, monkeypatch):
-    monkeypatch.setattr(stock.trainer, "_get_per_token_logps_and_entropies", stock.forward)  # TRL's own may be chunked
+    # TRL's own forward, where it has one, may have been compiled for another temperature.
+    monkeypatch.setattr(stock.trainer, "_get_per_token_logps_and_entropies", partial(plain_forward, temperature=0.6))
     theirs = stock(rate=0.3, updates=2, beta=0.3, loss_type="dapo", temperature=0.6)
     stock(rate=1.0, temperature=1.0)  # the fixture is shared
     mine = ours(checkpoint, rate=0.3, updates=2, beta=0.3, tokens=40, loss_type="dapo", temperature=0.6)
