@@ -1,7 +1,7 @@
 """Estimate a run's cost: tokens, floating-point operations, GPU hours, memory and price, each with an interval.
 
 The model has one empirical parameter, the utilisation: the share of a GPU's peak throughput that such runs reach, waiting
-included. It is fitted to published runs with known cost, and validated by predicting each of them from the others.
+included. It is fitted to published runs with known cost. `held_out` predicts each of them, with an interval, from the rest.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ GPUS = {
 }
 # Student's t at 90% (two-sided), by degrees of freedom.
 T90 = {1: 6.31, 2: 2.92, 3: 2.35, 4: 2.13, 5: 2.02}
+TOO_WIDE = 4.0  # highest over lowest: beyond it an interval does not tell one GPU from the next
 
 
 @dataclass(frozen=True)
@@ -138,15 +139,22 @@ class Plan:
     def fits(self) -> bool:
         return self.memory <= GPUS[self.gpu][1]
 
+    @property
+    def width(self) -> float:
+        """The highest price divided by the lowest."""
+        return self.price[1] / self.price[0] if self.price[0] else math.inf
+
     def __str__(self) -> str:
-        low, high = self.gpu_hours
-        verdict = "fits" if self.fits else "does NOT fit"
+        """Return the estimate; for a GPU with too little memory only that, because the run would not start on it."""
+        memory = f"needs {self.memory / 1e9:.3g} GB of memory, has {GPUS[self.gpu][1] / 1e9:.3g} GB"
+        if not self.fits:
+            return f"{self.gpus} x {self.gpu}: {memory}: does not fit, so no time and no price"
+        (low, high), (cheap, dear) = self.gpu_hours, self.price
+        too_wide = f"; too wide to plan with: the highest is {self.width:.0f} times the lowest"
         return (
-            f"{self.gpus} x {self.gpu}: {_millions(self.run.sampled())} tokens sampled, "
-            f"{_millions(self.run.processed())} processed; "
-            f"{low:.3g} to {high:.3g} GPU hours (middle {self.middle:.3g}), "
-            f"{self.hours[0]:.3g} to {self.hours[1]:.3g} hours, price {self.price[0]:.3g} to {self.price[1]:.3g}; "
-            f"{self.memory / 1e9:.3g} GB of memory, which {verdict}"
+            f"{self.gpus} x {self.gpu}: {memory}; {low:.3g} to {high:.3g} GPU hours, "
+            f"{self.hours[0]:.3g} to {self.hours[1]:.3g} hours, price {cheap:.3g} to {dear:.3g}"
+            f"{too_wide if self.width > TOO_WIDE else ''}"
         )
 
 
@@ -206,13 +214,18 @@ def calibrated(published: Iterable[Published]) -> tuple[float, float]:
 
 
 def held_out() -> list[dict[str, float | str]]:
-    """Predict each published run from the others: GPU hours as published and as predicted, and their ratio."""
+    """Predict each published run from the others, in GPU hours.
+
+    Each row has the published hours, the predicted ones, the 90% interval from the others alone (low, high), and width: high
+    over low.
+    """
     rows: list[dict[str, float | str]] = []
     for each in PUBLISHED:
-        share = statistics.geometric_mean(other.utilisation() for other in PUBLISHED if other is not each)
-        published, factor = _middle(each.gpu_hours), each.utilisation() / share
-        row = {"published": published, "predicted": factor * published, "factor": factor}
-        rows.append({"run": each.name, "gpu": each.gpu, **row})
+        share, spread = calibrated(other for other in PUBLISHED if other is not each)
+        published = _middle(each.gpu_hours)
+        predicted = published * each.utilisation() / share
+        interval = {"low": predicted / spread, "high": predicted * spread, "width": spread**2}
+        rows.append({"run": each.name, "gpu": each.gpu, "published": published, "predicted": predicted, **interval})
     return rows
 
 
@@ -227,11 +240,6 @@ def _middle(interval: Interval) -> float:
 def _added(intervals: Iterable[Interval]) -> Interval:
     lows, highs = zip(*intervals, strict=True)
     return sum(lows), sum(highs)
-
-
-def _millions(interval: Interval) -> str:
-    low, high = (f"{end / 1e6:.3g}" for end in interval)
-    return f"{low} million" if low == high else f"{low} to {high} million"
 
 
 # 1.78 billion parameters, as the hub counts them; prompt lengths are assumed.

@@ -67,11 +67,12 @@ def test_every_solution_is_right(module):
 
 @pytest.mark.parametrize("module", NOTEBOOKS)
 def test_the_exercises_run_in_a_kernel_with_the_solutions_filled_in(module, tmp_path):
-    """Run the cells from the exercises' heading on."""
+    """Run the cells from the exercises' heading on, without an appendix."""
     solutions = {stub: solution for _, stub, solution in exercises_in(module).values()}
     every = cells(module)
     start = next(i for i, cell in enumerate(every) if "## Exercises" in cell.source)
-    chosen = [cell for cell in every[start:] if cell.cell_type == "code"]
+    end = next((i for i, cell in enumerate(every) if "## Appendix" in cell.source), None)
+    chosen = [cell for cell in every[start:end] if cell.cell_type == "code"]
     for cell in chosen:
         cell.source = solutions.get(cell.source, cell.source)
     filled = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import torch"), *chosen])

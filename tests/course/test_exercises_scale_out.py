@@ -24,7 +24,7 @@ def run_seconds(steps, sample, train):
 RIGHT = {
     "choose": choose,
     "seconds": run_seconds,
-    "may_begin": lambda step, taken, max_staleness: not step > taken + max_staleness,
+    "enough": lambda seconds: min(n for n in range(1, 65) if seconds(n) <= seconds(64) * 1.1),
     "tokens": lambda group_size, prompt, turns, answer, observation: prompt + sum(
         answer + observation for _ in range(group_size) for _ in range(turns)
     ),
@@ -42,11 +42,12 @@ WRONG = {
         (lambda steps, sample, train: sample + train + (steps - 1) * sorted([sample, train])[0], "Each step takes as long"),
         (lambda steps, sample, train: sample + train + steps * max(sample, train), "steps - 1"),
     ],
-    "may_begin": [
-        (lambda step, taken, most: step < taken + most, "A batch may be exactly"),
-        (lambda step, taken, most: step >= 0, "older and older"),
-        (lambda step, taken, most: step <= taken, "nothing overlaps"),
-        (lambda step, taken, most: most >= step, "A batch's age does not"),
+    "enough": [
+        (lambda seconds: 1, "The run limited by its longest game takes 1.83 times"),
+        (lambda seconds: 64, "limited by the learner takes 1.00 times as long with your 64 samplers as with 64, but fewer"),
+        (lambda seconds: min(range(1, 65), key=seconds), "within 10%, too"),
+        (lambda seconds: 1 + (seconds(1) > 1.1 * seconds(2)), "too few"),
+        (lambda seconds: 0, "Expected a number of samplers from 1 to 64"),
     ],
     "tokens": [
         (lambda size, prompt, turns, answer, seen: size * prompt + size * turns * (answer + seen), "computed once"),

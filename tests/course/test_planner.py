@@ -1,5 +1,6 @@
 """The planner compared with arithmetic by hand and published runs, and the simulated scheduler with closed forms."""
 
+import math
 import statistics
 
 import pytest
@@ -36,11 +37,15 @@ def test_deepseekmath_matches_its_published_figures():
     assert low == 144_000 * 64 * 200 and high == 144_000 * 64 * 1024
 
 
-def test_three_published_runs_are_predicted_from_the_others():
-    """Each prediction is within a factor of 1.8, and a plan's interval, which is derived from all three, contains each run."""
+def test_a_published_run_does_not_influence_its_own_prediction():
+    """An interval from two runs is wide; the interval of a plan, from all three, contains each of them."""
     rows = held_out()
     assert len(rows) == len(PUBLISHED) == 3
-    assert all(1 / 1.8 < row["factor"] < 1.8 for row in rows), rows
+    for row, each in zip(rows, PUBLISHED, strict=True):
+        one, other = (run.utilisation() for run in PUBLISHED if run is not each)
+        assert row["predicted"] == pytest.approx(row["published"] * each.utilisation() / (one * other) ** 0.5)
+        factor = math.exp(6.31 * abs(math.log(one / other)) / math.sqrt(2) * math.sqrt(1.5))
+        assert row["high"] / row["predicted"] == pytest.approx(factor) and row["width"] == pytest.approx(factor**2)
     share, spread = calibrated(PUBLISHED)
     assert all(share / spread < each.utilisation() < share * spread for each in PUBLISHED)
     assert 0.02 < share < 0.2 and 2 < spread < 5, "the interval is too narrow for three runs, or too wide"
@@ -50,7 +55,7 @@ def test_the_plan_of_arte_contains_its_published_cost():
     (arte,) = PUBLISHED[0].runs
     costs = plan(arte, "H100", (2.0, 4.0))
     assert costs.price[0] < 80 < costs.price[1] and costs.gpu_hours[0] < 24 < costs.gpu_hours[1]
-    assert costs.fits and "fits" in str(costs) and len(costs.assumptions) == 3
+    assert costs.fits and "too wide to plan with" in str(costs) and len(costs.assumptions) == 3
 
 
 def test_more_gpus_take_less_time_at_the_same_price():
@@ -63,7 +68,8 @@ def test_more_gpus_take_less_time_at_the_same_price():
 def test_memory_of_full_training_is_sixteen_bytes_a_parameter_and_does_not_fit():
     run = Run(14.8e9, 100, 8, 8, 1000, 8, 100, 400, trains="full")
     assert memory(run) > 16 * run.parameters > GPUS["H100"][1]
-    assert "does NOT fit" in str(plan(run, "H100", 3)) and plan(run, "H200", 3, gpus=4).fits
+    estimate = str(plan(run, "H100", 3))
+    assert "does not fit" in estimate and "hours" not in estimate and plan(run, "H200", 3, gpus=4).fits
 
 
 def test_one_run_gives_no_interval():

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from course.exercises import Exercise, checker
+from course.simulation import Times, simulate
+
+MOST = 64  # samplers in exercise 3
 
 LOADS = [
     (1, [0, 3, 2]),
@@ -65,26 +70,49 @@ SECONDS = Exercise(
     },
 )  # fmt: skip
 
-QUEUE = [(5, 5, 0), (5, 4, 0), (5, 4, 1), (5, 3, 1), (8, 3, 4), (8, 3, 5), (0, 0, 0), (1, 0, 2)]
+# kind of run -> (durations, shape of the run)
+SIZES: dict[str, tuple[Times, dict[str, int]]] = {
+    "limited by the learner": (
+        Times(turn=lambda n: 0.01 + 0.001 * n, turns=[10, 20], train=lambda n: 1.0 * n),
+        {"groups": 4, "group_size": 8, "steps": 5, "max_staleness": 1},
+    ),
+    "limited by its longest game": (
+        Times(turn=lambda n: 0.1 + 0.01 * n, turns=[5] * 9 + [100], train=lambda n: 0.01 * n),
+        {"groups": 8, "group_size": 8, "steps": 5, "max_staleness": 1},
+    ),
+    "limited by the samplers": (
+        Times(turn=lambda n: 0.02 + 0.05 * n, turns=[20], train=lambda n: 0.001 * n),
+        {"groups": 16, "group_size": 16, "steps": 5, "max_staleness": 1},
+    ),
+}
 
 
-def _may_begin(step: int, taken: int, max_staleness: int) -> bool:
-    return step - taken <= max_staleness
+def _seconds_by_samplers(kind: str) -> Callable[[int], float]:
+    times, run = SIZES[kind]
+    return lambda samplers: simulate(times, samplers=samplers, **run).seconds
 
 
-MAY_BEGIN = Exercise(
-    right=_may_begin,
-    cases=lambda: QUEUE,
-    mistakes={
-        "A batch may be exactly max_staleness steps old.": lambda step, taken, most: step - taken < most,
-        "Here a batch may always begin: with a slow learner batches would become older and older.":
-            lambda step, taken, most: True,
-        "Here nothing overlaps: a batch begins only when every step before it is done.":
-            lambda step, taken, most: step == taken,
-        "A batch's age does not depend on the length of the run: compare it with the number of steps taken.":
-            lambda step, taken, most: step <= most,
-    },
-)  # fmt: skip
+def _enough(seconds: Callable[[int], float]) -> int:
+    return next(n for n in range(1, MOST + 1) if seconds(n) <= 1.1 * seconds(MOST))
+
+
+def _why_not_enough(answer: Callable[[Callable[[int], float]], int]) -> str | None:
+    for kind in SIZES:
+        seconds = _seconds_by_samplers(kind)
+        number, right = answer(seconds), _enough(seconds)
+        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
+            return f"Expected a number of samplers from 1 to {MOST}, got {number!r}."
+        if number == right:
+            continue
+        slower = seconds(number) / seconds(MOST)
+        found = f"The run {kind} takes {slower:.2f} times as long with your {number} samplers as with {MOST}"
+        return f"{found}: too few." if slower > 1.1 else f"{found}, but fewer samplers are within 10%, too."
+    return None
+
+
+ENOUGH = Exercise(
+    right=_enough, cases=lambda: [(_seconds_by_samplers(kind),) for kind in SIZES], mistakes={}, accept=_why_not_enough
+)
 
 EPISODES = [(8, 1000, 8, 100, 400), (1, 10, 1, 5, 0), (16, 25, 12, 2, 25), (4, 2000, 3, 50, 10)]
 
@@ -111,6 +139,6 @@ TOKENS = Exercise(
     },
 )  # fmt: skip
 
-EXERCISES = {"choose": CHOOSE, "seconds": SECONDS, "may_begin": MAY_BEGIN, "tokens": TOKENS}
+EXERCISES = {"choose": CHOOSE, "seconds": SECONDS, "enough": ENOUGH, "tokens": TOKENS}
 
 check = checker(EXERCISES)
