@@ -5,9 +5,9 @@ all samples), in percent of 200 test games: `untrained_t1` and `trained_t1` at t
 `trained_best` at the temperature that won most of 100 validation games on each side, `rule` (the corner rule),
 `pass_at_8_untrained` (of 50 test games), the paired rise of the trained over the untrained policy, each at its best, with a
 95% interval, the same over the rule, the training games won at each step, and the seconds of training. `ratio` is the mean
-of `trained_best` over that of `untrained_best`. The settings are the notebook's.
-`--settings steady` has others: a reward for a corner, a baseline for the board before each move, a shorter discount and
-answers at temperature 0.8. With them every seed learns, and none as much as the best of the notebook's.
+of `trained_best` over that of `untrained_best`. The settings are the notebook's; `--turn-discount` changes one of them.
+`--settings steady` has others (`RECIPES`), which differ in six things: a reward for a corner, a baseline for the board
+before each move, the discount, the temperature of the answers, the learning rate and the number of steps.
 
 `python -m benchmarks.rise >> data/results/rise_2048.jsonl` appends the results; notebook 02 shows all lines of this file
 and of rise_2048_steady.jsonl.
@@ -26,9 +26,11 @@ import art_nb as art
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
 from benchmarks.rising import decayed_rate, train
+from benchmarks.skills import game
 from course import comparison
-from game_2048 import Game, TurnWeights, outcome_reward, scenarios, turn_reward
+from game_2048 import TurnWeights, scenarios, turn_reward
 from game_2048.players import corner_player, play
+from game_2048.rules import parse
 
 WINNING_TILE, GROUPS, SIZE = 256, 2, 16
 VALIDATION, TEST, PASSES, TRIES = 100, 200, 50, 8  # games; games for pass@k; k
@@ -65,20 +67,13 @@ RECIPES = {
 
 async def episode(model: art.TrainableModel, settings: TrainingRecipe, seed: int, temperature: float) -> art.Trajectory:
     """Play one game with the notebook's winning tile and the rewards of these settings."""
-    weights, values = settings.weights(), []
-    game, client = Game(seed, winning_tile=WINNING_TILE, weights=weights), model.openai_client()
-    trajectory = art.Trajectory(messages_and_choices=[])
-    while not game.over:
-        board = {"role": "user", "content": game.render()}
-        values.append(settings.board_value * turn_reward(game.board, 0, WINNING_TILE, weights))
-        completion = await client.chat.completions.create(
-            model=model.get_inference_name(), messages=[board], max_tokens=4, temperature=temperature
-        )
-        trajectory.messages_and_choices += [board, completion.choices[0]]
-        game.move(completion.choices[0].message.content)
-    moves = zip(game.turn_rewards, values, [*values[1:], 0.0], strict=True)
-    trajectory.turn_rewards = [reward - value + settings.turn_discount * following for reward, value, following in moves]
-    trajectory.reward, trajectory.metrics["won"] = outcome_reward(game), game.won
+    weights = settings.weights()
+    trajectory = await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature, weights=weights)
+    if settings.board_value:
+        boards = [board for m in trajectory.messages() if m["role"] == "user" and (board := parse(str(m["content"])))]
+        values = [settings.board_value * turn_reward(board, 0, WINNING_TILE, weights) for board in boards]
+        moves = zip(trajectory.turn_rewards, values, [*values[1:], 0.0], strict=True)
+        trajectory.turn_rewards = [reward - value + settings.turn_discount * later for reward, value, later in moves]
     return trajectory
 
 

@@ -117,11 +117,11 @@ class Learner(SequenceTrainer, GRPOTrainer):
 
     def micro_batches(self, sequences: list[TokenSequence], config: TrainConfig) -> list[dict]:
         """Return the micro-batches of one update, see `weighted_micro_batches`."""
+        if self.temperature != 1 and any(any(sequence.off_policy) for sequence in sequences):
+            raise ValueError("at a temperature other than 1 all trained turns must be sampled by the trained model")
         by_sequences = self.loss_type in SEQUENCE_MEAN_LOSSES
         batches = self.weighted_micro_batches(sequences, config.grad_accumulation_sequences, by_sequences)
         if self.temperature != 1:  # the sampler's log-probabilities are those at temperature 1: no ratio follows from them
-            if any(any(sequence.off_policy) for sequence in sequences):
-                raise ValueError("at a temperature other than 1 all trained turns must be sampled by the trained model")
             for batch in batches:
                 batch["sampling_logprobs"].fill_(math.nan)
         return batches

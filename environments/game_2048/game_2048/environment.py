@@ -85,8 +85,12 @@ def turn_reward(
         + weights.empty * sum([row.count(0) for row in moved]) / size**2
         + weights.monotonicity * (1 - zigzag / worst_zigzag)
         + weights.smoothness * (1 - distance / (max(1, pairs) * doublings))
-        + weights.corner * (max(map(max, moved)) in (moved[0][0], moved[0][-1], moved[-1][0], moved[-1][-1]))
+        + (weights.corner * _largest_in_a_corner(moved) if weights.corner else 0.0)
     )
+
+
+def _largest_in_a_corner(board: Board) -> bool:
+    return max(map(max, board)) in (board[0][0], board[0][-1], board[-1][0], board[-1][-1])
 
 
 @lru_cache(TABLE_SIZE)
