@@ -21,7 +21,7 @@ Play = Callable[[S, float], Awaitable[Any]]  # of a scenario, at a temperature; 
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.0)  # 0 is greedy
 Z = NormalDist().inv_cdf(0.975)
-COLOURS = {"untrained": "#c9a227", "trained": "#3b6fb6", "rule": "#7a8ca3"}
+COLOURS = {"untrained": "#c9a227", "trained": "#3b6fb6", "rule": "#7a8ca3", "failed": "#c4553b"}
 
 
 class Interval(NamedTuple):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
-import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from math import log2
 from statistics import NormalDist, fmean, stdev
+from typing import TYPE_CHECKING
 
 from course.exercises import Exercise, checker
-from course.setup_venv import ROOT
+from course.exercises.training import gather, with_new_model
 from game_2048.environment import Game, outcome_reward, scenarios
 from game_2048.players import play, random_player
 from game_2048.rules import slide_row
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 ROWS = [(2, 2, 4, 0), (2, 2, 2, 2), (0, 2, 0, 2), (2, 2, 2, 0), (4, 0, 4, 8), (2, 4, 8, 16), (0, 0, 0, 0)]
 
@@ -171,45 +172,17 @@ COLLAPSE_STEPS, COLLAPSE_GAMES = 8, 16
 
 
 def won_in_training(rate: float) -> list[float]:
-    """Train a new adapter on 2048 to the tile 32 at this learning rate. Returns the share of games won at each step.
-
-    Runs in a thread of its own, as the notebook's event loop is busy with the cell that calls it.
-    """
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(_won_in_training(rate))).result()
-
-
-async def _won_in_training(rate: float) -> list[float]:
-    from openai.types.chat import ChatCompletionUserMessageParam
-
+    """Train a new adapter on 2048 to the tile 32 at this learning rate. Returns the share of games won at each step."""
     import art_nb as art
-    from art_nb.local import LocalBackend
+    from course.short_2048 import rollout
 
-    async def rollout(model: art.TrainableModel, seed: int) -> art.Trajectory:
-        game, client = Game(seed, winning_tile=32), model.openai_client()
-        trajectory = art.Trajectory(messages_and_choices=[])
-        while not game.over:
-            board: ChatCompletionUserMessageParam = {"role": "user", "content": game.render()}
-            name = model.get_inference_name()
-            completion = await client.chat.completions.create(model=name, messages=[board], max_tokens=4)
-            trajectory.messages_and_choices += [board, completion.choices[0]]
-            game.move(completion.choices[0].message.content)
-        trajectory.reward, trajectory.turn_rewards = outcome_reward(game), game.turn_rewards
-        trajectory.metrics["won"] = game.won
-        return trajectory
-
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        backend = LocalBackend(path=folder)
-        base = str(ROOT / "data" / "nano")
-        model: art.TrainableModel = art.TrainableModel(name="collapse", project="course", base_model=base)
-        await model.register(backend)
+    async def use(model: TrainableModel) -> list[float]:
         for seed in scenarios("train", COLLAPSE_STEPS):
-            played = await art.gather_trajectories([rollout(model, seed) for _ in range(COLLAPSE_GAMES)], pbar_desc=None)
-            groups = [art.TrajectoryGroup(played)]
+            groups = await gather([[rollout(model, seed) for _ in range(COLLAPSE_GAMES)]])
             await model.train(groups, art.TrainConfig(learning_rate=rate, turn_discount=0.8))
-        won = model.history().query("split == 'train'").won.tolist()
-        await backend.close()
-    return won
+        return model.history().query("split == 'train'").won.tolist()
+
+    return with_new_model("nano", use)
 
 
 def _why_no_collapse(answer: Callable[[], float]) -> str | None:

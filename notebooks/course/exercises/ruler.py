@@ -151,10 +151,9 @@ def brevity(boards: list[str], answers: list[str]) -> float:
 
 def won_with(criterion: Criterion) -> list[float]:
     """Train on the rubric of section 6 with this criterion in place of brevity. Returns the share of games won by step."""
-    from openai.types.chat import ChatCompletionUserMessageParam
-
     import art_nb as art
     from art_nb import rewards
+    from course.short_2048 import play
     from game_2048.criteria import user_satisfaction
 
     def measure(trajectory: art.Trajectory) -> tuple[float, str]:
@@ -168,18 +167,9 @@ def won_with(criterion: Criterion) -> list[float]:
     judge = rewards.RubricJudge(criteria=criteria)
 
     async def use(model: TrainableModel) -> list[float]:
-        client = model.openai_client()
-
         async def rollout(seed: int) -> art.Trajectory:
-            game = Game(seed, winning_tile=WIN)
-            trajectory = art.Trajectory(messages_and_choices=[], metadata={"task": "game_2048", "winning_tile": WIN})
-            while not game.over:
-                board: ChatCompletionUserMessageParam = {"role": "user", "content": game.render()}
-                name = model.get_inference_name()
-                completion = await client.chat.completions.create(model=name, messages=[board], max_tokens=4)
-                trajectory.messages_and_choices += [board, completion.choices[0]]
-                game.move(completion.choices[0].message.content)
-            trajectory.metrics["won"] = game.won
+            trajectory = await play(model, Game(seed, winning_tile=WIN))
+            trajectory.metadata |= {"task": "game_2048", "winning_tile": WIN}
             return trajectory
 
         for seed in scenarios("train", STEPS):

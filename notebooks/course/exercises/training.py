@@ -9,14 +9,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, TypeVar
 
+from course.comparison import COLOURS
 from course.setup_venv import ROOT
 
 if TYPE_CHECKING:
     from art_nb import TrainableModel, Trajectory, TrajectoryGroup
 
 T = TypeVar("T")
-
-COLOURS = {"trained": "#3b6fb6", "failed": "#c4553b", "rule": "#7a8ca3"}  # as in the notebooks
 
 
 def with_new_model(base: str, use: Callable[[TrainableModel], Awaitable[T]], seed: int = 0) -> T:
@@ -46,9 +45,7 @@ async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[Traj
     """Run the rollouts of all groups at the same time. Returns the groups."""
     import art_nb as art
 
-    pending = [list(rollouts) for rollouts in groups]
-    played = iter(await art.gather_trajectories([rollout for rollouts in pending for rollout in rollouts], pbar_desc=None))
-    return [art.TrajectoryGroup([next(played) for _ in rollouts]) for rollouts in pending]
+    return await art.gather_trajectory_groups([art.TrajectoryGroup(rollouts) for rollouts in groups], pbar_desc=None)
 
 
 def draw(
