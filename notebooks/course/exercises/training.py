@@ -7,7 +7,7 @@ import io
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from course.comparison import COLOURS
 from course.setup_venv import ROOT
@@ -45,7 +45,8 @@ async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[Traj
     """Run the rollouts of all groups at the same time. Returns the groups."""
     import art_nb as art
 
-    return await art.gather_trajectory_groups([art.TrajectoryGroup(rollouts) for rollouts in groups], pbar_desc=None)
+    pending: list[Any] = [art.TrajectoryGroup(rollouts) for rollouts in groups]  # of coroutines: awaitable
+    return await art.gather_trajectory_groups(pending, pbar_desc=None)
 
 
 def draw(
