@@ -99,21 +99,22 @@ SMALLEST_BONUS = MOST_MOVES - 1  # 1 + bonus = 10
 def train_with_bonus(bonus: float) -> dict[str, list[float]]:
     """Train as in the run *reward hacking*, with a bonus for a win. Returns the reward and the games' metrics by step."""
     import art_nb as art
-    from course.exercises.training import with_new_model
+    from course.exercises.training import gather, with_new_model
     from course.short_2048 import late_game, play
     from game_2048 import scenarios
 
     async def use(model: art.TrainableModel) -> dict[str, list[float]]:
+        async def rollout(seed: int) -> art.Trajectory:
+            game = await play(model, late_game(seed), limit=MOST_MOVES)
+            end = -1.0 if game.metrics["illegal"] or game.metrics["malformed"] else 1.0 + bonus * game.metrics["won"]
+            game.turn_rewards = [1.0] * (len(game.choices()) - 1) + [end]
+            game.reward = sum(game.turn_rewards)
+            return game
+
         seeds = scenarios("train", STEPS * GROUPS)
         for step in range(STEPS):
             chosen = seeds[step * GROUPS : (step + 1) * GROUPS]
-            games = [play(model, late_game(seed), limit=MOST_MOVES) for seed in chosen for _ in range(GROUP_SIZE)]
-            played = await art.gather_trajectories(games, pbar_desc=None)
-            for game in played:
-                end = -1.0 if game.metrics["illegal"] or game.metrics["malformed"] else 1.0 + bonus * game.metrics["won"]
-                game.turn_rewards = [1.0] * (len(game.choices()) - 1) + [end]
-                game.reward = sum(game.turn_rewards)
-            groups = [art.TrajectoryGroup(played[i : i + GROUP_SIZE]) for i in range(0, len(played), GROUP_SIZE)]
+            groups = await gather([rollout(seed) for _ in range(GROUP_SIZE)] for seed in chosen)
             await model.train(groups, art.TrainConfig(learning_rate=2e-3, turn_discount=1.0))
         history = model.history().query("split == 'train'")
         return {name: history[name].tolist() for name in ("reward", "won", "moves")}
