@@ -20,7 +20,7 @@ from tic_tac_toe.rules import (
     winner,
 )
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "val", "test")
 OVER = "The game is over."
 
 
@@ -83,8 +83,9 @@ def openings(split: str, n: int | None = None) -> list[Board]:
     drawn = [board for plies in (2, 3) for board in positions(plies) if value(board) == 0]
     classes = sorted({canonical(board) for board in drawn})
     random.Random(0).shuffle(classes)
-    tested = set(classes[: len(classes) // 3])
-    chosen = [board for board in drawn if (canonical(board) in tested) == (split == "test")]
+    third, half = len(classes) // 3, len(classes) // 2
+    mine = {"test": classes[:third], "val": classes[third:half], "train": classes[half:]}[split]
+    chosen = [board for board in drawn if canonical(board) in mine]
     random.Random(1).shuffle(chosen)
     return chosen[:n]
 

@@ -1,4 +1,4 @@
-"""Baseline players: random, one that only blocks, and perfect; and Elo ratings."""
+"""Baseline players: random, one that only blocks, one that also completes its lines, and perfect; and Elo ratings."""
 
 from __future__ import annotations
 
@@ -19,14 +19,27 @@ def random_player(seed: int) -> Player:
 def careful_player(seed: int) -> Player:
     """Return a player that blocks the opponent's line if it can, and else plays at random, even if it could win."""
     rng = random.Random(seed)
+    return lambda board: rng.choice(_completing(board, _other(to_move(board))) or legal_moves(board))
+
+
+def tactical_player(seed: int) -> Player:
+    """Return a player that completes a line of its own if it can, and else plays like the careful one."""
+    rng = random.Random(seed)
 
     def play(board: Board) -> str:
-        other = "o" if to_move(board) == "x" else "x"
-        free = legal_moves(board)
-        blocking = [square for square in free if winner(board[: int(square) - 1] + other + board[int(square) :])]
-        return rng.choice(blocking or free)
+        side = to_move(board)
+        return rng.choice(_completing(board, side) or _completing(board, _other(side)) or legal_moves(board))
 
     return play
+
+
+def _other(side: str) -> str:
+    return "o" if side == "x" else "x"
+
+
+def _completing(board: Board, side: str) -> list[str]:
+    """Return the free squares that complete a line for a side."""
+    return [square for square in legal_moves(board) if winner(board[: int(square) - 1] + side + board[int(square) :])]
 
 
 def perfect_player(seed: int) -> Player:

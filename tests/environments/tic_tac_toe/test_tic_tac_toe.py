@@ -6,7 +6,7 @@ import random
 import pytest
 
 from tic_tac_toe import EMPTY, Game, board_of, legal_moves, openings, render, value
-from tic_tac_toe.players import careful_player, elo, perfect_player, random_player
+from tic_tac_toe.players import careful_player, elo, perfect_player, random_player, tactical_player
 from tic_tac_toe.rules import after_move, canonical, positions, to_move, winner
 
 
@@ -59,19 +59,28 @@ def test_the_careful_player_blocks_and_ignores_its_own_lines():
     assert {careful_player(seed)("xxo.x.o..") for seed in range(40)} == {"8", "9"}  # two to stop
 
 
+def test_the_tactical_player_completes_its_line_first_and_else_blocks():
+    assert {tactical_player(seed)("xx.oo....") for seed in range(20)} == {"3"}
+    assert {tactical_player(seed)("xx..o....") for seed in range(20)} == {"3"}  # o to move: nothing to complete
+    assert {tactical_player(seed)("x...o...x") for seed in range(60)} == set("234678")
+
+
 def test_a_board_reads_back():
     assert board_of(render("x.o.x...o")) == [[1, 0, 2], [0, 1, 0], [0, 0, 2]]
     assert board_of("x to move") is None and board_of("say\na b c\n. . .\n. . .") is None
 
 
 def test_splits_share_no_opening_up_to_symmetry():
-    train, test = openings("train"), openings("test")
-    assert not {canonical(b) for b in train} & {canonical(b) for b in test}
-    assert len(train) > 90 and len(test) > 45 and len(set(train + test)) == len(train) + len(test)
-    assert all(value(board) == 0 and {to_move(b) for b in test} == {"x", "o"} for board in train + test)
-    assert openings("train", 5) == train[:5]
-    with pytest.raises(ValueError, match="train, test"):
-        openings("val")
+    chosen = {split: openings(split) for split in ("train", "val", "test")}
+    classes = {split: {canonical(board) for board in boards} for split, boards in chosen.items()}
+    assert len(set.union(*classes.values())) == sum(map(len, classes.values()))
+    assert {split: len(set(boards)) for split, boards in chosen.items()} == {"train": 74, "val": 32, "test": 56}
+    everything = [board for boards in chosen.values() for board in boards]
+    assert all(value(board) == 0 for board in everything)
+    assert {to_move(board) for board in chosen["train"]} == {to_move(board) for board in chosen["test"]} == {"x", "o"}
+    assert openings("train", 5) == chosen["train"][:5]
+    with pytest.raises(ValueError, match="train, val, test"):
+        openings("dev")
 
 
 @pytest.mark.parametrize(("answer", "ended_by"), [("5", "illegal"), ("10", "illegal"), ("0", "illegal"), ("b2", "malformed")])
