@@ -1,14 +1,14 @@
 """The rise of accuracy in the training of notebook 04, Email search, from several seeds.
 
 `python -m benchmarks.rise_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and
-all samples), over the first 200 test questions, before and after training: `correct`, `sources_right`, `read_right` (the
-correct email was read) and `malformed` in percent, and `turns`, the mean number of calls; each with its rise and a 95%
-interval (paired by question), `kinds`, see `by_kind`, and the seconds of training. `drawn` is at temperature 1, as in
-training, `used` at 0.5. The settings are the notebook's. `ratio` is the mean accuracy after training over that before, at
-temperature 1. Use `--split val` to choose settings, so that the test questions stay unseen. `--reward` chooses the reward
-of training: `simple` is 1 for a correct answer, -1 for a malformed call and 0 for any other end; `art-e` is the published
-reward; `mild` is the same with a wrong answer rewarded like none (notebook 04 compares these three); `calls` has one
-reward per call, see `EmailSearch.progress`.
+all samples), over the first 200 test questions, the columns of `rising.before_and_after` for `correct`; the rule is
+`email_search.players.heuristic_player`. `rises` has, each side at its best temperature and with a 95% interval (paired by
+question), `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and `turns`, the
+mean number of calls; `kinds`: see `by_kind`. The settings are the notebook's. `ratio` is the mean of `trained_best` over
+that of `untrained_best`. Use `--split val` to choose settings, so that the test questions stay unseen. `--reward` chooses
+the reward of training: `simple` is 1 for a correct answer, -1 for a malformed call and 0 for any other end; `art-e` is the
+published reward; `mild` is the same with a wrong answer rewarded like none (notebook 04 compares these three); `calls` has
+one reward per call, see `EmailSearch.progress`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from collections.abc import Awaitable
 
 import art_nb as art
 from benchmarks.gathering import registered
-from benchmarks.rising import TEMPERATURES, before_and_after, command, decayed_rate, of_seeds, reward_answers, rises
+from benchmarks.rising import before_and_after, command, decayed_rate, of_seeds, reward_answers, rises
 from benchmarks.rollout_email import EMAIL_BASE
 from benchmarks.rollout_email import play as play_search
 from email_search import EmailSearch, Scenario, course_mailbox, scenarios
+from email_search.players import heuristic_player
+from email_search.players import play as search
 
 STEPS, GROUPS, SIZE = 45, 16, 8  # groups per step, searches per group
 LEARNING_RATE = 2e-3
 TURN_DISCOUNT = None  # a number below 1 credits earlier calls with less of the reward; None credits all equally
 REWARDS = ("simple", "art-e", "mild", "calls")
 QUESTIONS = {"test": 200, "val": 120}
+VALIDATION = 48  # questions that choose the temperature
 MEASURED = {"correct": 100, "sources_right": 100, "read_right": 100, "malformed": 100, "turns": 1}  # 100: percent
 
 
@@ -55,7 +58,7 @@ async def paid(model: art.TrainableModel, scenario: Scenario, reward: str, **req
 
 
 async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: int = STEPS, count: int = 0) -> dict:
-    """Train from one seed, and evaluate before and after. `seconds` are of gathering and updating."""
+    """Train from one seed, and evaluate before and after."""
     questions = scenarios(split, count or QUESTIONS[split])
     model = await registered(folder, EMAIL_BASE, f"rise-{seed}", seed=seed)
     configs = [config(step, steps, reward) for step in range(steps)]
@@ -63,13 +66,12 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     def play(question: Scenario, temperature: float) -> Awaitable[art.Trajectory]:
         return paid(model, question, reward, temperature=temperature)
 
-    before, after, seconds = await before_and_after(
-        model, play, questions, scenarios("train"), configs, GROUPS, SIZE, MEASURED
-    )
-    found: dict = {name: rises(before[name], after[name], MEASURED) for name in TEMPERATURES}
-    for name in TEMPERATURES:
-        found[name]["kinds"] = by_kind(questions, after[name])
-    return {"seed": seed, **found, "seconds": seconds}
+    rule = [search(heuristic_player, EmailSearch(course_mailbox(), question)).metrics()["correct"] for question in questions]
+    columns, before, after = await before_and_after(
+        model, play, "correct", questions, scenarios("val", count or VALIDATION), scenarios("train"), configs, GROUPS, SIZE,
+        MEASURED, rule,
+    )  # fmt: skip
+    return {"seed": seed, **columns, "rises": rises(before, after, MEASURED), "kinds": by_kind(questions, after)}
 
 
 def by_kind(questions: list[Scenario], found: list[dict[str, float]]) -> dict[str, list[int]]:
@@ -84,7 +86,7 @@ def by_kind(questions: list[Scenario], found: list[dict[str, float]]) -> dict[st
 
 def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
     """fewer: `steps` and `count` (questions) for a quick run."""
-    return of_seeds(measure_seed, "correct", seeds, split, reward, **fewer)
+    return of_seeds(measure_seed, seeds, split, reward, **fewer)
 
 
 def main() -> None:

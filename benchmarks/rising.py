@@ -7,21 +7,23 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
+from random import Random
 from statistics import fmean
 from typing import Any, TypeVar
 
 import art_nb as art
 from benchmarks.paired import paired
 from benchmarks.result import print_result, say
+from course import comparison
 
 S = TypeVar("S")
 Play = Callable[[S, float], Awaitable[art.Trajectory]]  # of a scenario, at a temperature
 Metrics = dict[str, float]
-Results = dict[str, list[Metrics]]  # for each of TEMPERATURES the metrics of each scenario
 
 FINAL_SHARE = 0.1  # of the learning rate, at the last step
-TEMPERATURES = {"drawn": 1.0, "used": 0.5}  # as in training, and as in deployment
+PASSES, TRIES = 40, 8  # held-out scenarios for pass@k, and k
 
 
 def decayed_rate(step: int, steps: int, first: float) -> float:
@@ -40,20 +42,32 @@ def reward_answers(trajectory: art.Trajectory, call_rewards: Iterable[float]) ->
 async def before_and_after(
     model: art.TrainableModel,
     play: Play[S],
+    metric: str,
     held_out: Sequence[S],
+    validation: Sequence[S],
     scenarios: Sequence[S],
     configs: Sequence[art.TrainConfig],
     groups: int,
     size: int,
     shown: Collection[str],
-) -> tuple[Results, Results, float]:
-    """Evaluate on the held-out scenarios, train, evaluate again. Returns both results and the seconds of training.
+    rule: Sequence[float],
+) -> tuple[dict[str, Any], list[Metrics], list[Metrics]]:
+    """Evaluate, train, evaluate again.
 
-    configs, groups, size, shown: see `train`.
+    metric: 1 for a success. validation: scenarios that choose each side's temperature. rule: whether the rule without a
+    model succeeds at each held-out scenario. configs, groups, size, shown: see `train`.
+
+    Returns the columns that all benchmarks of learning share (`Comparison.summary`, with the shares on validation and the
+    seconds of training), and the metrics of the held-out scenarios before and after, each at its best temperature.
     """
-    before = await evaluate(model.name, play, held_out, shown)
+    untrained, before = await evaluate(model.name, play, metric, held_out, validation)
+    tried = Random(0).sample(held_out, min(PASSES, len(held_out)))
+    tries = await comparison.tries_at(partial(_metric_of, play, metric), tried, TRIES)
     seconds = await train(model, play, scenarios, configs, groups, size, shown)
-    return before, await evaluate(model.name, play, held_out, shown), seconds
+    trained, after = await evaluate(model.name, play, metric, held_out, validation)
+    found = comparison.compare(untrained, trained, [bool(each) for each in rule], "rule", tries)
+    say(f"{model.name}:\n{found.table()}")
+    return {**found.summary(), "validation": found.validation, "seconds": seconds}, before, after
 
 
 async def train(
@@ -65,7 +79,7 @@ async def train(
     size: int,
     shown: Collection[str],
     after_each: Callable[[art.TrajectoryGroup], Awaitable[art.TrajectoryGroup | None]] | None = None,
-    temperature: float = TEMPERATURES["drawn"],
+    temperature: float = 1.0,
 ) -> float:
     """Train for one step per config, each on `groups` groups of `size` trajectories. Returns seconds.
 
@@ -88,7 +102,7 @@ async def train_step(
     config: art.TrainConfig,
     shown: Collection[str],
     after_each: Callable[[art.TrajectoryGroup], Awaitable[art.TrajectoryGroup | None]] | None = None,
-    temperature: float = TEMPERATURES["drawn"],
+    temperature: float = 1.0,
 ) -> str:
     """Train on one group per chosen scenario. Returns the means of the metrics and the seconds of gathering and updating."""
     started = time.perf_counter()
@@ -103,14 +117,27 @@ async def train_step(
     return ", ".join([*report, f"{gathered - started:.1f} + {time.perf_counter() - gathered:.1f} s"])
 
 
-async def evaluate(name: str, play: Play[S], scenarios: Sequence[S], shown: Collection[str]) -> Results:
-    """Play each scenario once at each temperature. Returns the metrics. name: the model's, for the printed line."""
-    found = {}
-    for kind, temperature in TEMPERATURES.items():
-        trajectories = await art.gather_trajectories([play(s, temperature) for s in scenarios], pbar_desc=None)
-        found[kind] = [trajectory.metrics for trajectory in trajectories]
-        say(f"{name}, {kind}: " + ", ".join(f"{key} {fmean(m[key] for m in found[kind]):.3f}" for key in shown))
-    return found
+async def evaluate(
+    name: str, play: Play[S], metric: str, held_out: Sequence[S], validation: Sequence[S]
+) -> tuple[comparison.Measured, list[Metrics]]:
+    """Choose the temperature on validation and play the held-out scenarios. Returns also their metrics at this temperature.
+
+    name: the model's, for the printed line. metric: 1 for a success.
+    """
+    found: dict[tuple[int, float], Metrics] = {}
+
+    async def succeeds(scenario: S, temperature: float) -> float:
+        found[id(scenario), temperature] = metrics = (await play(scenario, temperature)).metrics
+        return metrics[metric]
+
+    measured = await comparison.measure(succeeds, validation, held_out)
+    at_one, at_best = comparison.share(measured.t1), comparison.share(measured.best)
+    say(f"{name}, {metric}: {at_one} at temperature 1, {at_best} at {measured.temperature:g}")
+    return measured, [found[id(scenario), measured.temperature] for scenario in held_out]
+
+
+async def _metric_of(play: Play[S], metric: str, scenario: S, temperature: float) -> float:
+    return (await play(scenario, temperature)).metrics[metric]
 
 
 def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int]) -> dict[str, dict[str, float]]:
@@ -121,16 +148,15 @@ def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int])
     return {name: paired([m[name] for m in before], [m[name] for m in after], unit) for name, unit in measured.items()}
 
 
-def of_seeds(
-    measure_seed: Callable[..., Any], metric: str, seeds: list[int], split: str, reward: str, **fewer: int
-) -> dict[str, Any]:
-    """Run `measure_seed(folder, seed, split, reward)` for each seed. `ratio`: of the metric at temperature 1.
+def of_seeds(measure_seed: Callable[..., Any], seeds: list[int], split: str, reward: str, **fewer: int) -> dict[str, Any]:
+    """Run `measure_seed(folder, seed, split, reward)` for each seed. `ratio`: trained over untrained, both at their best.
 
     fewer: `steps` and `count` (scenarios) for a quick run.
     """
     with tempfile.TemporaryDirectory() as folder:
         runs = [asyncio.run(measure_seed(folder, seed, split, reward, **fewer)) for seed in seeds]
-    return {"split": split, "reward": reward, "runs": runs, "ratio": ratio_of_means([run["drawn"][metric] for run in runs])}
+    rises = [{"before": run["untrained_best"], "after": run["trained_best"]} for run in runs]
+    return {"split": split, "reward": reward, "runs": runs, "ratio": ratio_of_means(rises)}
 
 
 def ratio_of_means(runs: Sequence[dict[str, float]]) -> float | None:

@@ -18,6 +18,11 @@ from data.real_email_trained import maker as trained_maker
 from email_search import environment as task
 
 QUESTIONS = task.scenarios("train", 2)
+COLUMNS = {  # that all benchmarks of learning share
+    "untrained_t1", "untrained_best", "trained_t1", "trained_best", "rule", "pass_at_8_untrained", "untrained_temperature",
+    "trained_temperature", "rise_value", "rise_low", "rise_high", "over_rule_value", "over_rule_low", "over_rule_high",
+    "validation", "seconds",
+}  # fmt: skip
 
 
 def calls_for(scenario):
@@ -129,8 +134,11 @@ def test_rise_email(capsys, monkeypatch, reward):
     assert result.keys() == {"benchmark", "split", "reward", "runs", "ratio"}
     assert (result["split"], result["reward"]) == ("val", reward)
     (run,) = result["runs"]
-    assert run.keys() == {"seed", "seconds", *rise_email.TEMPERATURES} and run["seconds"] > 0
-    for found in (run[name][metric] for name in rise_email.TEMPERATURES for metric in rise_email.MEASURED):
+    assert run.keys() == {"seed", "kinds", "rises", *COLUMNS} and run["seconds"] > 0
+    correct = run["rises"]["correct"]
+    assert (correct["before"], correct["after"]) == pytest.approx((run["untrained_best"], run["trained_best"]))
+    assert (correct["rise"], correct["low"]) == pytest.approx((run["rise_value"], run["rise_low"]))
+    for found in (run["rises"][metric] for metric in rise_email.MEASURED):
         assert found["rise"] == pytest.approx(found["after"] - found["before"], abs=0.02)
         assert found["low"] <= found["rise"] <= found["high"]
 
