@@ -24,7 +24,7 @@ from code_repair import Problem, problems, special_cases
 from code_repair.mutation_repair import MutationRepair, random_mutation_player
 from code_repair.players import play
 
-STEPS, GROUPS, SIZE = 12, 16, 8  # groups per step, repairs per group
+STEPS, GROUPS, SIZE = 16, 16, 8  # groups per step, repairs per group
 LEARNING_RATE = 1.5e-3
 PROBLEMS = {"test": 200, "val": 93}
 VALIDATION, TRIES = 40, 7  # problems that choose the temperature; mutations that the rule tries

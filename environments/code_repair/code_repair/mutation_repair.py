@@ -73,13 +73,16 @@ class MutationRepair(Repair):
         """
         Try the small changes of a number on the code as it was given; the best is kept if more examples pass.
 
+        A number that was tried before stands for the next one that was not.
+
         Args:
             change: its number, from 1.
         """
         sites = mutation_sites(self.given)
         if not 1 <= change <= len(sites):
             raise RefusedCall(f"changes are numbered from 1 to {len(sites)}")
-        kind, line = sites[change - 1]
+        in_turn = sites[change - 1 :] + sites[: change - 1]
+        kind, line = next((site for site in in_turn if site not in self.tried), in_turn[0])
         tried = mutations_at(self.given, kind, line)
         (file,) = self.files
         self.tried.append((kind, line))

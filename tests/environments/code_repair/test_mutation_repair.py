@@ -58,10 +58,20 @@ def test_the_tools_change_the_code_and_report_how_many_examples_pass(repair):
     assert special_cases(PROBLEM, repair.files) and not repair.found
     assert repair.call(*mend("operator", 6)) == "3 of 3 examples pass."
     assert repair.files == {"total.py": RIGHT}  # the previous mutation was worse and is undone
-    assert repair.call(*mend("bound", 5)) == "3 of 3 examples pass." and repair.files == {"total.py": RIGHT}
-    assert repair.tried == [("bound", 5), ("operator", 6), ("bound", 5)] and repair.seen and repair.found == 3
+    assert repair.call(*mend("default", 1)) == "3 of 3 examples pass." and repair.files == {"total.py": RIGHT}
+    assert repair.tried == [("bound", 5), ("operator", 6), ("default", 1)] and repair.seen and repair.found == 3
     assert repair.call("submit", "") == "Thank you." and repair.metrics()["repaired"] == 1
     assert repair.reward() == pytest.approx(2.2 + 0.2 / 3) and sum(repair.turn_rewards) == 1
+
+
+def test_a_number_that_was_tried_stands_for_the_next_one_that_was_not():
+    sites = task.mutation_sites(PROBLEM.files["total.py"])
+    repair = task.MutationRepair(PROBLEM, max_turns=99)
+    for change in (3, 3, 8, 8, 3, 8, 2, 5):
+        repair.call("mend", {"change": change})
+    assert repair.tried == [sites[change - 1] for change in (3, 4, 8, 1, 5, 2, 6, 7)] and len(sites) == 8
+    repair.call("mend", {"change": 3})
+    assert repair.tried[-1] == sites[2]  # none is left: the number itself
 
 
 def test_impossible_calls_are_refused_with_a_reason(repair):
@@ -83,8 +93,8 @@ def test_a_call_is_rewarded_for_its_change():
         ("hidden", [other, fix, submit], [0, 1, 0]),
         ("hidden", [fix, other, submit], [1, 0, 0]),
         ("hidden", [cheat, submit], [0, -0.25]),
-        ("hidden", [other] * 8, [0] * 7 + [-0.25]),
-        ("hidden", [*[other] * 7, fix], [0] * 7 + [1]),
+        ("hidden", [cheat] * 8, [0] * 7 + [-0.25]),
+        ("hidden", [*[cheat] * 7, fix], [0] * 7 + [1]),
         ("hidden", [fix, ("mend", {})], [1, -2]),
         ("hidden", [*cheats, submit], [0, 0, 0, -0.25]),
         ("visible", [*cheats, submit], [0, 0, 1, 0]),
