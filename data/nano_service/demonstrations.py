@@ -26,6 +26,7 @@ from environments.customer_service.maker.maker import make
 Shares = dict[str, float]
 
 CARE, HASTE = 0.15, 0.45  # extra probability of a careful and of a hurried clerk's call; the rest is uniform
+REPEATED = {"exchange": 2, "other_variant": 2}  # wishes that are shown more often: their calls have the most arguments
 
 
 class Workplace(NamedTuple):
@@ -51,7 +52,8 @@ class DemonstrationsService:
         self.rng, self.tasks = rng, {}
         for domain in WORKPLACES:
             made = [make(domain, rng.randrange(1, 2**31)) for _ in range(worlds)]  # seed 0 is the course's own
-            self.tasks[domain] = [(World(domain, data), task) for data, tasks in made for task in tasks]
+            tasks = [(World(domain, data), task) for data, tasks in made for task in tasks]
+            self.tasks[domain] = [each for each in tasks for _ in range(REPEATED.get(each[1].wants["kind"], 1))]
 
     def __call__(self) -> Demonstration:
         """Return one conversation."""

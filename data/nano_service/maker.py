@@ -144,7 +144,7 @@ Made by `python -m data nano_service` (data/nano_service/maker.py) in {minutes} 
 | --- | --- |
 | task | {task} |
 | data | conversations generated during training by data/nano_service/demonstrations.py, with customers of a fictional shop and airline other than the course's; not stored |
-| content | the tools, and which calls can be executed. The target is a distribution over these calls: 0.15 extra for a careful clerk's call, 0.45 extra for a hurried clerk's, the rest uniform. Where both make the same call, it gets at least 0.6 |
+| content | the tools, and which calls can be executed. The target is a distribution over these calls: 0.15 extra for a careful clerk's call, 0.45 extra for a hurried clerk's, the rest uniform. Where both make the same call, it gets at least 0.6. Customers who want another variant of an item are twice as frequent as in the course |
 | initial weights | the layers of data/nano_email, which can copy words; its embeddings for tokens with the same text, and random ones of its other embeddings for the rest |
 | training | {steps} steps of about 4,096 tokens |
 | final answer loss minus the entropy of the targets | {answer_loss} nats per token |
@@ -155,4 +155,4 @@ training.json has these figures and the losses of the first steps, which tests/b
 files' hashes; `python -m art_nb doctor` checks them. Licence: Apache-2.0, like the project.
 """  # noqa: E501 - a table's row is one line
 
-RECIPE = nano_model.Recipe("customer_service", 900, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)
+RECIPE = nano_model.Recipe("customer_service", 1100, make_tokenizer, initial_model, train, evaluate, MODEL_CARD)
