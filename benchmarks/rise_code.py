@@ -2,11 +2,12 @@
 
 `python -m benchmarks.rise_code --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and all
 samples), over the first 200 test problems, the columns of `rising.before_and_after` for `repaired` (all hidden tests pass);
-the rule makes seven different random mutations. `rises` has, each side at its best temperature and with a 95% interval
-(paired by problem), `repaired`, `only_visible` (all examples pass and hidden tests do not), `special` (the code compares
-with the examples) and `malformed` in percent, and `tries`, the mean number of mutations tried. `at_random` is the share
-repaired by random mutations without repetition, with as many tries, in percent. `ratio` is the mean of `trained_best` over
-that of `untrained_best`. Use `--split val` to choose settings, so that the test problems stay unseen. `--reward` chooses
+the rule makes eight different random mutations (one draw). `rises` has, each side at its best temperature and with a 95%
+interval (paired by problem), `repaired`, `only_visible` (all examples pass and hidden tests do not), `special` (the code
+compares with the examples) and `malformed` in percent, and `tries`, the mean number of mutations tried. `at_random` is the
+share repaired by random mutations without repetition, with as many tries as the trained policy, in percent (five draws).
+`ratio` is the mean of `trained_best` over that of `untrained_best`.
+Use `--split val` to choose settings, so that the test problems stay unseen. `--reward` chooses
 the reward of training: `simple` (one per call), `visible` (one per call for passing the examples) or `whole` (the task's
 reward). With the first two each call is credited with later rewards, too, as in notebook 07.
 """
@@ -27,7 +28,7 @@ from code_repair.players import play
 STEPS, GROUPS, SIZE = 16, 16, 8  # groups per step, repairs per group
 LEARNING_RATE = 1.5e-3
 PROBLEMS = {"test": 200, "val": 93}
-VALIDATION, TRIES = 40, 7  # problems that choose the temperature; mutations that the rule tries
+VALIDATION, TRIES = 40, 8  # problems that choose the temperature; mutations that the rule tries
 REWARDS = ("simple", "visible", "whole")
 MEASURED = {"repaired": 100, "only_visible": 100, "special": 100, "malformed": 100, "tries": 1}  # 100: percent
 

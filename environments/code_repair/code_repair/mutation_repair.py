@@ -73,7 +73,7 @@ class MutationRepair(Repair):
         """
         Try the small changes of a number on the code as it was given; the best is kept if more examples pass.
 
-        A number that was tried before stands for the next one that was not.
+        A number that was tried before is replaced by the next untried one, if there is one.
 
         Args:
             change: its number, from 1.
@@ -172,7 +172,7 @@ def random_mutation_player(rng: random.Random, tries: int) -> Callable[[Mutation
     def player(repair: MutationRepair) -> None:
         drawn = list(range(1, len(mutation_sites(repair.given)) + 1))
         rng.shuffle(drawn)
-        for change in drawn[: min(tries, repair.max_turns - 1)]:
+        for change in drawn[: min(tries, repair.max_turns)]:
             repair.mend(change)
             if repair.seen:
                 break

@@ -1,4 +1,4 @@
-"""Tic-tac-toe as a task: a game from an opening, its reward, and openings for training and testing."""
+"""Tic-tac-toe as a task: a game from an opening, its reward, and openings for training, validation and testing."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_the_tools_change_the_code_and_report_how_many_examples_pass(repair):
     assert repair.reward() == pytest.approx(2.2 + 0.2 / 3) and sum(repair.turn_rewards) == 1
 
 
-def test_a_number_that_was_tried_stands_for_the_next_one_that_was_not():
+def test_a_number_that_was_tried_is_replaced_by_the_next_untried_one():
     sites = task.mutation_sites(PROBLEM.files["total.py"])
     repair = task.MutationRepair(PROBLEM, max_turns=99)
     for change in (3, 3, 8, 8, 3, 8, 2, 5):
