@@ -2,12 +2,12 @@
 
 `python -m benchmarks.rise_code --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and all
 samples), over the first 200 test problems, the columns of `rising.before_and_after` for `repaired` (all hidden tests pass);
-the rule makes eight different random mutations (one draw). `rises` has, each side at its best temperature and with a 95%
-interval (paired by problem), `repaired`, `only_visible` (all examples pass and hidden tests do not), `special` (the code
-compares with the examples) and `malformed` in percent, and `tries`, the mean number of mutations tried. `at_random` is the
-share repaired by random mutations without repetition, with as many tries as the trained policy, in percent (five draws).
-`ratio` is the mean of `trained_best` over that of `untrained_best`.
-Use `--split val` to choose settings, so that the test problems stay unseen. `--reward` chooses
+the rule makes eight different mutations, first of the kinds that are most often the bug in the training problems (one
+draw). `rises` has, each side at its best temperature and with a 95% interval (paired by problem), `repaired`,
+`only_visible` (all examples pass and hidden tests do not), `special` (the code compares with the examples) and `malformed`
+in percent, and `tries`, the mean number of mutations tried. `at_random` is the share repaired by random mutations without
+repetition, with as many tries as the trained policy, in percent (five draws). `ratio` is the mean of `trained_best` over
+that of `untrained_best`. Use `--split val` to choose settings, so that the test problems stay unseen. `--reward` chooses
 the reward of training: `simple` (one per call), `visible` (one per call for passing the examples) or `whole` (the task's
 reward). With the first two each call is credited with later rewards, too, as in notebook 07.
 """
@@ -15,6 +15,7 @@ reward). With the first two each call is credited with later rewards, too, as in
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from statistics import fmean
 
 import art_nb as art
@@ -22,13 +23,13 @@ from benchmarks.gathering import registered
 from benchmarks.rising import before_and_after, command, decayed_rate, of_seeds, reward_answers, rises
 from benchmarks.rollout_code import CODE_BASE, rollout
 from code_repair import Problem, problems, special_cases
-from code_repair.mutation_repair import MutationRepair, random_mutation_player
+from code_repair.mutation_repair import MUTATION_TURNS, MutationRepair, frequent_kinds, random_mutation_player
 from code_repair.players import play
 
 STEPS, GROUPS, SIZE = 16, 16, 8  # groups per step, repairs per group
 LEARNING_RATE = 1.5e-3
 PROBLEMS = {"test": 200, "val": 93}
-VALIDATION, TRIES = 40, 8  # problems that choose the temperature; mutations that the rule tries
+VALIDATION = 40  # problems that choose the temperature
 REWARDS = ("simple", "visible", "whole")
 MEASURED = {"repaired": 100, "only_visible": 100, "special": 100, "malformed": 100, "tries": 1}  # 100: percent
 
@@ -52,12 +53,12 @@ async def paid(model: art.TrainableModel, problem: Problem, reward: str, tempera
 def at_random(chosen: list[Problem], tries: list[dict[str, float]], draws: int = 5) -> float:
     """Return the percentage of problems that random mutations repair, with the numbers of tries in `tries`."""
     pairs = zip(chosen, tries, strict=True)
-    return 100 * fmean(repaired_at_random(p, int(metrics["tries"]), draw) for p, metrics in pairs for draw in range(draws))
+    return 100 * fmean(repaired_by_rule(p, int(metrics["tries"]), draw) for p, metrics in pairs for draw in range(draws))
 
 
-def repaired_at_random(problem: Problem, tries: int, draw: int = 0) -> float:
-    """Return 1 if so many random mutations, none twice, repair the problem, else 0."""
-    player = random_mutation_player(random.Random(f"{draw} {problem.id}"), tries)
+def repaired_by_rule(problem: Problem, tries: int, draw: int = 0, kinds: Sequence[str] = ()) -> float:
+    """Return 1 if so many mutations, none twice, repair the problem, else 0. kinds: tried first, the rest at random."""
+    player = random_mutation_player(random.Random(f"{draw} {problem.id}"), tries, kinds)
     return play(player, MutationRepair(problem)).metrics()["repaired"]
 
 
@@ -66,10 +67,11 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     chosen = problems(split, count or PROBLEMS[split])
     model = await registered(folder, str(CODE_BASE), f"rise-{seed}", seed=seed)
     configs = [config(step, steps) for step in range(steps)]
+    kinds = frequent_kinds(problems("train"))
     columns, before, after = await before_and_after(
         model, lambda problem, temperature: paid(model, problem, reward, temperature), "repaired", chosen,
         problems("val", count or VALIDATION), problems("train"), configs, GROUPS, SIZE, MEASURED,
-        [repaired_at_random(problem, TRIES) for problem in chosen],
+        [repaired_by_rule(problem, MUTATION_TURNS, kinds=kinds) for problem in chosen],
     )  # fmt: skip
     return {"seed": seed, **columns, "at_random": at_random(chosen, after), "rises": rises(before, after, MEASURED)}
 

@@ -7,7 +7,6 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from functools import partial
 from itertools import islice
 from random import Random
 from statistics import fmean
@@ -60,12 +59,16 @@ async def before_and_after(
     Returns the columns that all benchmarks of learning share (`Comparison.summary`, with the shares on validation and the
     seconds of training), and the metrics of the held-out scenarios before and after, each at its best temperature.
     """
+
+    async def succeeds(scenario: S, temperature: float) -> float:
+        return (await play(scenario, temperature)).metrics[metric]
+
     untrained, before = await evaluate(model.name, play, metric, held_out, validation)
     tried = Random(0).sample(held_out, min(PASSES, len(held_out)))
-    tries = await comparison.tries_at(partial(_metric_of, play, metric), tried, TRIES)
+    tries = await comparison.tries_at(succeeds, tried, TRIES)
     seconds = await train(model, play, scenarios, configs, groups, size, shown)
     trained, after = await evaluate(model.name, play, metric, held_out, validation)
-    found = comparison.compare(untrained, trained, [bool(each) for each in rule], "rule", tries)
+    found = comparison.compare(untrained, trained, rule, "rule", tries)
     say(f"{model.name}:\n{found.table()}")
     return {**found.summary(), "validation": found.validation, "seconds": seconds}, before, after
 
@@ -136,10 +139,6 @@ async def evaluate(
     return measured, [found[id(scenario), measured.temperature] for scenario in held_out]
 
 
-async def _metric_of(play: Play[S], metric: str, scenario: S, temperature: float) -> float:
-    return (await play(scenario, temperature)).metrics[metric]
-
-
 def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int]) -> dict[str, dict[str, float]]:
     """Return for each metric its means before and after, and the mean rise with a 95% interval, paired by scenario.
 
@@ -155,8 +154,8 @@ def of_seeds(measure_seed: Callable[..., Any], seeds: list[int], split: str, rew
     """
     with tempfile.TemporaryDirectory() as folder:
         runs = [asyncio.run(measure_seed(folder, seed, split, reward, **fewer)) for seed in seeds]
-    rises = [{"before": run["untrained_best"], "after": run["trained_best"]} for run in runs]
-    return {"split": split, "reward": reward, "runs": runs, "ratio": ratio_of_means(rises)}
+    pairs = [{"before": run["untrained_best"], "after": run["trained_best"]} for run in runs]
+    return {"split": split, "reward": reward, "runs": runs, "ratio": ratio_of_means(pairs)}
 
 
 def ratio_of_means(runs: Sequence[dict[str, float]]) -> float | None:

@@ -9,7 +9,8 @@ on where the bug is: they all come from running the examples.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
@@ -166,12 +167,31 @@ class MutationRepairEnvironment(ToolEnvironment, episode=MutationRepair):
         return self.episode.first_message()
 
 
-def random_mutation_player(rng: random.Random, tries: int) -> Callable[[MutationRepair], None]:
-    """Return a player that tries mutations in random order, none twice, until all examples pass or `tries` are used up."""
+def frequent_kinds(problems: Iterable[Problem]) -> list[str]:
+    """Return the kinds of mutation, from the one that is most often the bug: bugs of a kind over the offers of this kind."""
+    bugs: Counter[str] = Counter()
+    offers: Counter[str] = Counter()
+    for problem in problems:
+        bugs.update([problem.bug.kind] if problem.bug else [])
+        offers.update(kind for kind, _ in mutation_sites(_source(problem)))
+    return sorted(offers, key=lambda kind: bugs[kind] / offers[kind], reverse=True)
+
+
+def random_mutation_player(
+    rng: random.Random, tries: int, kinds: Sequence[str] = ()
+) -> Callable[[MutationRepair], None]:
+    """Return a player that tries mutations in random order, none twice, until all examples pass or `tries` are used up.
+
+    tries: at most `max_turns` are made; a model's code counts as submitted when its turns are used up, too. kinds: are tried
+    first, in this order.
+    """
 
     def player(repair: MutationRepair) -> None:
-        drawn = list(range(1, len(mutation_sites(repair.given)) + 1))
+        sites = mutation_sites(repair.given)
+        drawn = list(range(1, len(sites) + 1))
         rng.shuffle(drawn)
+        ranks = {kind: rank for rank, kind in enumerate(kinds)}
+        drawn.sort(key=lambda change: ranks.get(sites[change - 1][0], len(ranks)))
         for change in drawn[: min(tries, repair.max_turns)]:
             repair.mend(change)
             if repair.seen:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
-from tic_tac_toe.players import Player, careful_player
+from tic_tac_toe.players import Player, careful_player, other_side
 from tic_tac_toe.rules import (
     EMPTY,
     Board,
@@ -59,7 +60,7 @@ class Game:
         square = (answer or "").strip()
         if square not in legal_moves(self.board):
             self.ended_by = "illegal" if square.isascii() and square.isdigit() else "malformed"
-            self.won_by = "o" if self.to_move == "x" else "x"
+            self.won_by = other_side(self.to_move)
             return
         self.board = after_move(self.board, square)
         self.won_by = winner(self.board)
@@ -80,6 +81,11 @@ def openings(split: str, n: int | None = None) -> list[Board]:
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
+    return list(_openings(split)[:n])
+
+
+@cache
+def _openings(split: str) -> tuple[Board, ...]:
     drawn = [board for plies in (2, 3) for board in positions(plies) if value(board) == 0]
     classes = sorted({canonical(board) for board in drawn})
     random.Random(0).shuffle(classes)
@@ -87,7 +93,7 @@ def openings(split: str, n: int | None = None) -> list[Board]:
     mine = {"test": classes[:third], "val": classes[third:half], "train": classes[half:]}[split]
     chosen = [board for board in drawn if canonical(board) in mine]
     random.Random(1).shuffle(chosen)
-    return chosen[:n]
+    return tuple(chosen)
 
 
 class TicTacToeEnvironment:

@@ -10,6 +10,16 @@ from tic_tac_toe.rules import Board, after_move, legal_moves, to_move, value, wi
 Player = Callable[[Board], str]
 
 
+def other_side(side: str) -> str:
+    """Return "o" for "x" and "x" for "o"."""
+    return "o" if side == "x" else "x"
+
+
+def completing(board: Board, side: str) -> list[str]:
+    """Return the free squares that complete a line for a side."""
+    return [square for square in legal_moves(board) if winner(board[: int(square) - 1] + side + board[int(square) :])]
+
+
 def random_player(seed: int) -> Player:
     """Return a player that chooses uniformly among the free squares."""
     rng = random.Random(seed)
@@ -19,7 +29,7 @@ def random_player(seed: int) -> Player:
 def careful_player(seed: int) -> Player:
     """Return a player that blocks the opponent's line if it can, and else plays at random, even if it could win."""
     rng = random.Random(seed)
-    return lambda board: rng.choice(_completing(board, _other(to_move(board))) or legal_moves(board))
+    return lambda board: rng.choice(completing(board, other_side(to_move(board))) or legal_moves(board))
 
 
 def tactical_player(seed: int) -> Player:
@@ -28,18 +38,9 @@ def tactical_player(seed: int) -> Player:
 
     def play(board: Board) -> str:
         side = to_move(board)
-        return rng.choice(_completing(board, side) or _completing(board, _other(side)) or legal_moves(board))
+        return rng.choice(completing(board, side) or completing(board, other_side(side)) or legal_moves(board))
 
     return play
-
-
-def _other(side: str) -> str:
-    return "o" if side == "x" else "x"
-
-
-def _completing(board: Board, side: str) -> list[str]:
-    """Return the free squares that complete a line for a side."""
-    return [square for square in legal_moves(board) if winner(board[: int(square) - 1] + side + board[int(square) :])]
 
 
 def perfect_player(seed: int) -> Player:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from course.exercises import Exercise, checker
 from course.exercises.training import draw, with_new_model
 from tic_tac_toe import Game, openings
-from tic_tac_toe.players import careful_player
-from tic_tac_toe.rules import LINES, SQUARES, Board, legal_moves, render, to_move, winner
+from tic_tac_toe.players import careful_player, completing, other_side
+from tic_tac_toe.rules import LINES, SQUARES, Board, legal_moves, render, to_move
 
 if TYPE_CHECKING:
     from art_nb import TrainableModel
@@ -81,8 +81,7 @@ Player = Callable[[Board], str]
 
 def blocks(board: Board) -> list[str]:
     """Return the free squares with which the opponent of the side to move would complete a line."""
-    other = "o" if to_move(board) == "x" else "x"
-    return [square for square in legal_moves(board) if winner(board[: int(square) - 1] + other + board[int(square) :])]
+    return completing(board, other_side(to_move(board)))
 
 
 def demonstrations(player: Player) -> list[tuple[Board, str]]:

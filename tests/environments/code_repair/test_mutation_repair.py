@@ -74,6 +74,25 @@ def test_a_number_that_was_tried_is_replaced_by_the_next_untried_one():
     assert repair.tried[-1] == sites[2]  # none is left: the number itself
 
 
+def test_a_player_tries_the_given_kinds_first_and_no_more_than_a_model_can():
+    kinds = ["operator", "default"]
+    for seed in range(5):
+        repair = task.MutationRepair(PROBLEM, max_turns=4, paid_by="hidden")
+        task.random_mutation_player(random.Random(seed), 99, ["bound", "default", "variable"])(repair)
+        tried = [kind for kind, _ in repair.tried]
+        assert tried == ["bound", "default", "variable", "variable"] and repair.over
+        repair = task.MutationRepair(PROBLEM)
+        task.random_mutation_player(random.Random(seed), 99, kinds)(repair)
+        assert repair.tried == [("operator", 6)] and repair.metrics()["repaired"] == 1  # and stops
+
+
+def test_frequent_kinds_are_those_that_are_most_often_the_bug():
+    """PROBLEM offers four variables and one of each other kind; its bug is an operator."""
+    assert task.frequent_kinds([PROBLEM])[0] == "operator"
+    variable = replace(PROBLEM, bug=replace(BUG, kind="variable"))
+    assert task.frequent_kinds([PROBLEM, variable, variable, variable])[:2] == ["operator", "variable"]  # 1/4 and 3/16
+
+
 def test_impossible_calls_are_refused_with_a_reason(repair):
     assert repair.call("mend", {"change": 99}) == "Refused: changes are numbered from 1 to 8."
     assert repair.call("answer_example", {"example": 0}) == "Refused: examples are counted from 1 to 3."
