@@ -49,9 +49,9 @@ POSITIONS: dict[str, list[tuple[str, str, list]]] = {
 
 
 def kept_steps(last: int) -> list[int]:
-    """Return the steps 0, 1, 2, 4, 8, ... below `last`, and `last`. Step 0 is the base model."""
+    """Return the steps 0, 1, 2, 4, 8, ... up to two thirds of `last`, and `last`. Step 0 is the base model."""
     powers = [2**i for i in range(last.bit_length())]
-    return [0, *(step for step in powers if step < last), *([last] if last else [])]
+    return [0, *(step for step in powers if 3 * step <= 2 * last), *([last] if last else [])]
 
 
 def half_precision(data: bytes) -> bytes:

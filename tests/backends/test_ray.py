@@ -281,17 +281,23 @@ def test_rollouts_run_in_worker_processes_and_survive_their_crashes(cluster, tin
 
 
 CLUSTER = """
-import sys
+import os, sys
 import psutil
 from art_nb.backends.ray.calls import connect
 assert connect("local", 2) and not connect("local", 2)
 import ray
 processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
 sockets = [c for process in processes for c in process.net_connections("tcp") if c.status == "LISTEN"]
-print(ray.get_runtime_context().gcs_address, *{c.laddr.ip for c in sockets}, flush=True)
+print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], *{c.laddr.ip for c in sockets}, flush=True)
 sys.stdin.read()
 """
 STRANGER = "import ray, sys; ray.init(address=sys.argv[1]); print(ray.get(ray.remote(lambda: 'code ran').remote()))"
+MINUTE = "60"  # a process with the token needs 5 s; one without asks again and again, for up to 14 minutes
+
+
+def joins(address: str, env: dict[str, str]) -> subprocess.CompletedProcess:
+    command = ["timeout", MINUTE, sys.executable, "-c", STRANGER, address]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
 def test_a_process_without_the_token_cannot_join_a_cluster_that_was_started_here(tmp_path):
@@ -299,10 +305,14 @@ def test_a_process_without_the_token_cannot_join_a_cluster_that_was_started_here
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {"HOME": str(tmp_path)}
     owner = subprocess.Popen([sys.executable, "-c", CLUSTER], env=clean, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        address, *listening = owner.stdout.readline().split()
+        address, token, *listening = owner.stdout.readline().split()
         assert listening and set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
-        stranger = subprocess.run([sys.executable, "-c", STRANGER, address], env=clean, capture_output=True, text=True)
-        assert stranger.returncode != 0 and "code ran" not in stranger.stdout, stranger.stdout
+        here = clean | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # looks for the node on the loopback interface
+        friend = joins(address, here | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+        assert "code ran" in friend.stdout, friend.stderr
+        for wrong in (here, here | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
+            stranger = joins(address, wrong)
+            assert stranger.returncode != 0 and "code ran" not in stranger.stdout, stranger.stdout
     finally:
         owner.communicate("")
     assert owner.returncode == 0 and not list(tmp_path.rglob("auth_token"))

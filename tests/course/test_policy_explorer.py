@@ -66,7 +66,7 @@ def test_halves_are_torch_s():
         half_precision(save({"x": torch.arange(3)}))
 
 
-@pytest.mark.parametrize(("last", "steps"), [(0, [0]), (1, [0, 1]), (8, [0, 1, 2, 4, 8]), (12, [0, 1, 2, 4, 8, 12])])
+@pytest.mark.parametrize(("last", "steps"), [(0, [0]), (1, [0, 1]), (8, [0, 1, 2, 4, 8]), (12, [0, 1, 2, 4, 8, 12]), (11, [0, 1, 2, 4, 11])])
 def test_kept_steps(last, steps):
     assert kept_steps(last) == steps
 

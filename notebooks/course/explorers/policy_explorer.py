@@ -67,7 +67,7 @@ class PolicyExplorer(View):
 
     @classmethod
     def of(cls, model: TrainableModel, game: str, winning_tile: int = 2048) -> PolicyExplorer:
-        """Return the view of a trained model, at the steps 1, 2, 4, 8, ... and the last, as far as their checkpoints exist.
+        """Return the view of a trained model, at the steps of `kept_steps` whose checkpoints exist.
 
         The model must be registered with a backend that keeps checkpoints in this machine's files.
         """
