@@ -49,12 +49,14 @@ def view_of(game: str, item: Path, folder: Path) -> str:
 
 
 def write(data: bytes, name: str, folder: Path) -> dict:
-    """Write the bytes as a file and as a script that hands them to the page. Returns the file's address and size."""
+    """Write the bytes as a file, and as a script that adds them to `artNbFiles`. Returns the file's address and size."""
     place = folder / FOLDER / f"{name}.safetensors"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(data)
-    place.with_suffix(".safetensors.js").write_text(f'artNbFile("{base64.b64encode(data).decode()}")', "utf-8")
-    return {"url": f"{FOLDER}/{place.name}", "bytes": len(data)}
+    url = f"{FOLDER}/{place.name}"
+    text = f'(globalThis.artNbFiles ??= {{}})["{url}"] = "{base64.b64encode(data).decode()}";'
+    place.with_suffix(".safetensors.js").write_text(text, "utf-8")
+    return {"url": url, "bytes": len(data)}
 
 
 def sentence(facts: dict, step: int) -> str:

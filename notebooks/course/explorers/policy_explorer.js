@@ -25,10 +25,11 @@ async function readBeside(file, progress) {
     }
     return new Blob(parts).arrayBuffer();
   }
-  const text = await new Promise((resolve, reject) => {
-    window.artNbFile = resolve;
-    document.head.append(h("script", { src: `${file.url}.js`, onerror: () => reject(new Error(`${file.url}.js cannot be read`)) }));
+  await new Promise((resolve, reject) => {
+    document.head.append(h("script", { src: `${file.url}.js`, onload: resolve, onerror: () => reject(new Error(`${file.url}.js cannot be read`)) }));
   });
+  const text = window.artNbFiles[file.url];
+  delete window.artNbFiles[file.url];
   progress(file.bytes);
   return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)).buffer;
 }
@@ -107,7 +108,7 @@ function boardOf(rules, { change, swap, label }) {
   box.append(...cells);
   const draw = (board, shares) => cells.forEach((cell, i) => {
     const [text, row, column] = [rules.show(board[i]), Math.floor(i / rules.columns) + 1, (i % rules.columns) + 1];
-    cell.replaceChildren(text, ...(shares?.[i] != null && !text ? [h("small", { "aria-hidden": "true", class: shares[i] > 0.6 && "an-strong" }, percent(shares[i]))] : []));
+    cell.replaceChildren(h("span", {}, text), ...(shares?.[i] != null && !text ? [h("small", { "aria-hidden": "true", class: shares[i] > 0.6 && "an-strong" }, percent(shares[i]))] : []));
     cell.style.setProperty("--share", shares?.[i] != null && !text ? shares[i] : 0);
     cell.dataset.level = typeof board[i] === "number" ? Math.log2(board[i] || 1) : text && board[i];
     cell.dataset.digits = text.length;
@@ -129,6 +130,7 @@ function render({ model, el }) {
   let [at, against, seed, temperature] = [0, 0, FIRST_SEED, 0.3];
   let board = known[0][2];
   let [all, job, busy] = [new Map(), 0, null]; // step -> shares on this board; the latest request; the running play
+  let attempt = 0; // to load the weights
 
   // Steps
   const slider = h("input", { type: "range", min: 0, max: steps.length - 1, step: 1, value: 0, "aria-label": "Training step", oninput: () => goTo(Number(slider.value)) });
@@ -170,6 +172,8 @@ function render({ model, el }) {
 
   /** Load the base model, then the last step, then all others; the reader begins with the first. */
   async function load() {
+    const current = ++attempt;
+    bar.hidden = false;
     const wanted = [0, ...new Set([steps.at(-1), ...steps.slice(1)])];
     const files = Object.fromEntries(model.get("steps").map((each) => [each.step, each.file]));
     const total = wanted.reduce((sum, step) => sum + (files[step]?.bytes ?? 1), 0);
@@ -180,8 +184,12 @@ function render({ model, el }) {
         bar.value = (before + size) / total;
         status.lastChild.textContent = `Loading ${name}: ${((before + size) / 1e6).toFixed(1)} of ${(total / 1e6).toFixed(1)} MB`;
       };
-      show(0);
-      policies.add(step, files[step] ? await readBeside(files[step], show) : await fromKernel(step));
+      if (!policies.models.has(step)) {
+        show(0);
+        const bytes = files[step] ? await readBeside(files[step], show) : await fromKernel(step);
+        if (current !== attempt) return;
+        policies.add(step, bytes);
+      }
       before += files[step]?.bytes ?? 1;
       root.dataset.loaded = policies.models.size;
       if (step === 0) refresh();
@@ -519,6 +527,10 @@ function render({ model, el }) {
     };
   }
 
+  const start = () => {
+    const current = attempt + 1;
+    load().catch((error) => { if (current === attempt) failed(error); });
+  };
   const failed = (error) => {
     status.hidden = false;
     bar.hidden = true;
@@ -527,10 +539,13 @@ function render({ model, el }) {
   const seen = new IntersectionObserver((entries) => {
     if (!entries.some((entry) => entry.isIntersecting)) return;
     seen.disconnect();
-    load().catch(failed);
+    start();
   }, { rootMargin: "300px" });
   seen.observe(root);
-  return () => { seen.disconnect(); playing.stop(); view.stop(); };
+  // Firefox and WebKit keep a page that the reader leaves, but not its downloads: on the way back they begin again.
+  const back = (event) => { if (event.persisted && attempt && !status.hidden) start(); };
+  addEventListener("pageshow", back);
+  return () => { removeEventListener("pageshow", back); seen.disconnect(); playing.stop(); view.stop(); };
 }
 
 export default { render };
