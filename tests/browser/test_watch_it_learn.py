@@ -7,6 +7,8 @@ import json
 import random
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -44,10 +46,8 @@ class Quiet(SimpleHTTPRequestHandler):
         pass
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A folder with both views on one page, as the book has them, a screen apart."""
-    place = tmp_path_factory.mktemp("watch")
+def write_page(place: Path) -> Path:
+    """Write both views on one page, as the book has them, a screen apart. Returns the folder."""
     views = [watch.view_of(game, item, place) for game, item in ITEMS.items()]
     (place / "live.js").write_text((REPOSITORY / "book/static/live.js").read_text("utf-8"), "utf-8")
     page = '<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>watch</title>'
@@ -56,12 +56,23 @@ def folder(tmp_path_factory):
     return place
 
 
-@pytest.fixture(scope="module")
-def site(folder):
-    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+@contextmanager
+def serve(folder: Path, handler: type[SimpleHTTPRequestHandler] = Quiet) -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_page(tmp_path_factory.mktemp("watch"))
+
+
+@pytest.fixture(scope="module")
+def site(folder):
+    with serve(folder) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +113,10 @@ def rows(cells: list) -> tuple:
 
 def text_of(game: str, cells: list) -> str:
     return game_2048.render(rows(cells)) if game == "2048" else tic_tac_toe.render("".join(cells))
+
+
+def answers_of(game: str) -> list[str]:
+    return list(game_2048.MOVES if game == "2048" else tic_tac_toe.SQUARES)
 
 
 def legal_of(game: str, cells: list) -> list[str]:
@@ -219,22 +234,21 @@ def opened(tab, address: str, game: str, references=None, **size):
     return found
 
 
-def shown(found) -> dict[str, float]:
-    """Return answer -> the shown probability in percent."""
-    shares = {}
-    for row in found.locator("tbody tr").all():
-        text = row.locator(".an-share > span").last.inner_text()
-        shares[row.get_attribute("data-answer")] = {"<0.1%": 0.0, ">99.9%": 100.0}.get(text) if text[0] in "<>" else float(text[:-1])
-    return shares
+def check_shares(table: dict[str, str], reference: Reference, game: str, step: int, cells: list) -> None:
+    """The texts of a table, by answer, are the reference's probabilities."""
+    shares = reference.logits(step, [text_of(game, cells)])[0].softmax(-1)
+    for answer in answers_of(game):
+        text = table[answer]
+        percent = {"<0.1%": 0.0, ">99.9%": 100.0}.get(text) if text[0] in "<>" else float(text[:-1])
+        assert percent == pytest.approx(100 * shares[reference.tokenizer.convert_tokens_to_ids(answer)].item(), abs=0.51), answer
 
 
 def check_table(found, reference: Reference, game: str, step: int, cells: list) -> None:
     """The table has the reference's probabilities, and marks exactly the illegal answers."""
-    answers = game_2048.MOVES if game == "2048" else tic_tac_toe.SQUARES
-    shares = reference.logits(step, [text_of(game, cells)])[0].softmax(-1)
-    table = shown(found)
-    for answer in answers:
-        assert table[answer] == pytest.approx(100 * shares[reference.tokenizer.convert_tokens_to_ids(answer)].item(), abs=0.51), answer
+    answers = answers_of(game)
+    rows = found.locator("tbody tr").all()
+    table = {row.get_attribute("data-answer"): row.locator(".an-share > span").last.inner_text() for row in rows}
+    check_shares(table, reference, game, step, cells)
     marked = found.locator("tbody tr.an-illegal").evaluate_all("(rows) => rows.map((row) => row.dataset.answer)")
     assert marked == [answer for answer in answers if answer not in legal_of(game, cells)] + ["other"]
 
