@@ -16,11 +16,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "notebooks"))  # make book installs no package of the project
 
-from course.policy_files import half_precision, policy_parts, script, style  # noqa: E402
+from course.policy_files import POSITIONS, half_precision, policy_parts, script, style  # noqa: E402
 
 POLICIES = {"2048": "policy_2048", "tic_tac_toe": "policy_tic_tac_toe"}  # placeholder of the page -> item of data/
 TITLES = {"2048": "2048, to the tile {winning_tile}", "tic_tac_toe": "Tic-tac-toe"}
 FOLDER = "policies"
+CORNER_RULE_WON = 52  # of the 100 games of 2048 in training.json
+# Position -> what the committed weights show there. A test checks each claim.
+SEEN = {
+    "A corner to keep": "The last step answers up all the same: it has learned to avoid right.",
+    "One move from the win": "The last step answers up and misses the win: it prefers directions and does not look ahead.",
+    "Opposite corners": "The last step's most likely answer is square 5, which is taken: an illegal answer loses the game.",
+}
 
 
 def with_policies(text: str, folder: Path) -> str:
@@ -41,6 +48,7 @@ def view_of(game: str, item: Path, folder: Path) -> str:
         steps.append({"step": step, "facts": sentence(facts, step), "file": file})
     state = {
         "_esm": script(), "_css": style(), **policy_parts(base, game), "title": TITLES[game].format(**facts), "steps": steps,
+        "positions": [[name, f"{text} {SEEN.get(name, '')}".strip(), cells] for name, text, cells in POSITIONS[game]],
         "scale": facts["scale"], "winning_tile": facts.get("winning_tile", 0),
     }  # fmt: skip
     text = json.dumps({"state": state}).replace("<", "\\u003c")
@@ -62,9 +70,13 @@ def write(data: bytes, name: str, folder: Path) -> dict:
 def sentence(facts: dict, step: int) -> str:
     """Return what was measured of the policy after a step."""
     when = f"After step {step} of {facts['steps']}" if step else "Before training"
+    won = facts["won"][str(step)]
     if facts["game"] == "2048":
-        won = " and ".join(f"{share:g}% {name}" for name, share in facts["won"][str(step)].items())
-        return f"{when} it won {won}, of {facts['games']} held-out games."
-    won, drawn = facts["won"][str(step)].values()
-    by_chance = f"won {won:g}% of {facts['games']} test games against a random player"
-    return f"{when} it {by_chance} and drew {drawn:g}% against a perfect one."
+        shares = " and ".join(f"{share:g}% {name}" for name, share in won.items())
+        rule = f"The corner rule won {CORNER_RULE_WON}% of the same games."
+        return f"{when} it won {shares}, of {facts['games']} held-out games. {rule}"
+    by_chance, drawn = won["won against random"], won["drawn against perfect"]
+    return (
+        f"{when}, in {facts['games']} held-out games each: it won {by_chance:g}% against a random player. Against a perfect "
+        f"player, where a draw is the best possible result, it drew {drawn:g}% and lost {100 - drawn:g}%."
+    )

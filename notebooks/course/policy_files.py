@@ -40,9 +40,13 @@ POSITIONS: dict[str, list[tuple[str, str, list]]] = {
         ),
     ],
     "tic_tac_toe": [
-        ("o must block", "It is o's turn. x threatens the top row, and only square 3 stops it.", list("xx..o....")),
-        ("x can win", "It is x's turn. Square 3 completes the top row.", list("xx.oo....")),
-        ("A fork", "It is x's turn. Square 5 or 9 makes two threats at once, and o can block only one.", list("xo.o..x..")),
+        ("◯ must block", "It is ◯'s turn. ✕ threatens the top row, and only square 3 stops it.", list("xx..o....")),
+        ("✕ can win", "It is ✕'s turn. Square 3 completes the top row.", list("xx.oo....")),
+        ("A fork", "It is ✕'s turn. Square 5 or 9 makes two threats at once, and ◯ can block only one.", list("xo.o..x..")),
+        (
+            "Opposite corners", "It is ◯'s turn. Only 2, 4, 6 and 8 draw; after 3 or 7, ✕ makes two threats at once.",
+            list("x...o...x"),
+        ),
         ("The empty board", "Which square does it begin with?", list(".........")),
     ],
 }  # fmt: skip
