@@ -108,7 +108,7 @@ def test_2048_by_keys_and_pointer(tab, site, references):
     cells[1], cells[2] = 8, 2
     assert tab.evaluate(CELLS, 0) == [str(tile or "empty") for tile in cells]
     check(reference.steps[1])
-    buttons = f"{GAME_2048}.an-controls button"
+    buttons = f"{GAME_2048}.an-play button"
     tab.click(buttons, 0)
     tab.wait("() => document.querySelector('.an-policy').dataset.moves > 3")
     tab.click(buttons, 0)
@@ -126,7 +126,7 @@ def test_a_move_of_tic_tac_toe(tab, site, references):
     cells = list("....x....")
     (answer,) = reference.answers(reference.steps[-1], [tic_tac_toe.render("".join(cells))])
     cells[int(answer) - 1] = "o"
-    tab.wait("() => document.querySelector('.an-policy:not([data-seed]) .an-game').textContent.startsWith('Your turn')")
+    tab.wait("() => document.querySelector('.an-policy:not([data-seed]) .an-board-status').textContent.startsWith('Your turn')")
     assert tab.evaluate(CELLS, 1) == [{"x": "cross", "o": "nought", ".": "empty"}[cell] for cell in cells]
     check_shares(tab.evaluate(SHARES, 1), reference, "tic_tac_toe", reference.steps[-1], cells)
 

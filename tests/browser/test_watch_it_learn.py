@@ -201,7 +201,7 @@ def test_the_same_greedy_answers_in_tic_tac_toe_on_every_board(engine, reference
     boards = [board for plies in range(9) for board in positions(plies) if tic_tac_toe.legal_moves(board)]
     found = engine.evaluate("([step, boards]) => boards.map((board) => policies.tic_tac_toe.answer(step, [...board], 0))", [reference.steps[-1], boards])
     wanted = reference.answers(reference.steps[-1], [tic_tac_toe.render(board) for board in boards])
-    assert found == [answer if answer in tic_tac_toe.SQUARES else "other" for answer in wanted]
+    assert found == [answer if answer in tic_tac_toe.SQUARES else "other text" for answer in wanted]
 
 
 def test_the_perfect_player_of_the_page_never_loses_value(engine):
@@ -250,7 +250,7 @@ def check_table(found, reference: Reference, game: str, step: int, cells: list) 
     table = {row.get_attribute("data-answer"): row.locator(".an-share > span").last.inner_text() for row in rows}
     check_shares(table, reference, game, step, cells)
     marked = found.locator("tbody tr.an-illegal").evaluate_all("(rows) => rows.map((row) => row.dataset.answer)")
-    assert marked == [answer for answer in answers if answer not in legal_of(game, cells)] + ["other"]
+    assert marked == [answer for answer in answers if answer not in legal_of(game, cells)] + ["other text"]
 
 
 @pytest.mark.parametrize("game", ITEMS)
@@ -298,7 +298,7 @@ def test_a_board_is_edited_by_clicks_keys_and_dragging(page, site, references):
     board.nth(4).hover()
     page.mouse.up()
     settle(page)
-    cells[4], cells[8], cells[12] = cells[12], cells[4], cells[8]
+    cells[4], cells[12] = cells[12], cells[4]  # the tile on the way stays
     assert [int(text or 0) for text in board.all_inner_texts()] == cells
     check_table(found, reference, "2048", 0, cells)
     assert found.get_by_label("Position").input_value() == ""
@@ -318,7 +318,7 @@ def test_it_plays_a_greedy_game_as_python_does(page, site, references, greedy):
     found.get_by_label("Temperature").focus()
     press(page, "Home")
     assert found.locator(".an-dial output").inner_text() == "0 (greedy)"
-    found.get_by_role("button", name="Next tiles").click()
+    found.get_by_role("button", name="New game").click()
     assert found.get_attribute("data-seed") == str(FIRST_SEED + 1)
     for _ in range(3):
         found.get_by_role("button", name="One move").click()
@@ -329,10 +329,12 @@ def test_it_plays_a_greedy_game_as_python_does(page, site, references, greedy):
     # The rest of the games at full speed; the seeds after the first are those of the reference.
     found.get_by_role("button", name="Play 10 games").click()
     page.wait_for_function("document.querySelector('.an-policy').dataset.games >= 2", timeout=120_000)
-    found.get_by_role("button", name="Pause").click()
+    found.get_by_role("button", name="Stop").click()
+    assert found.get_by_role("button", name="Play 10 games").is_visible()
+    assert found.locator(".an-change").inner_text().startswith("Step 0 to step "), "the table comes back"
     text = found.locator(".an-score").inner_text()
     games = int(re.search(r"(\d+) games", text)[1])
-    won, rule = int(re.search(r"policy won (\d+)", text)[1]), int(re.search(r"corner rule (\d+)", text)[1])
+    won, rule = int(re.search(r"model won (\d+)", text)[1]), int(re.search(r"corner rule (\d+)", text)[1])
     finished = greedy[1 : 1 + games]
     assert won == sum(game["endedBy"] == "won" for game in finished)
     from game_2048.players import corner_player, play
@@ -376,6 +378,81 @@ def test_the_reader_plays_tic_tac_toe_against_a_step(page, site, references, sho
     page.wait_for_function("document.querySelectorAll('.an-policy')[1].dataset.games == 40")
     counts = list(map(int, re.findall(r"(?:won|drew|lost) (\d+)", found.locator(".an-score").inner_text())))
     assert sum(counts) == 40 and counts[0] == 0, "nobody beats the perfect player from a drawn opening"
+
+
+def test_the_captions_are_true_of_the_weights(references):
+    """What watch.SEEN adds to the captions, and the numbers that the page names."""
+    shown = {name: (game, cells) for game, positions in POSITIONS.items() for name, _, cells in positions}
+    assert watch.SEEN.keys() <= shown.keys()
+
+    def shares(name, step=-1):
+        game, cells = shown[name]
+        reference = references[game]
+        found = reference.logits(reference.steps[step], [text_of(game, cells)])[0].softmax(-1)
+        return {answer: found[reference.tokenizer.convert_tokens_to_ids(answer)].item() for answer in answers_of(game)}
+
+    assert shares("A corner to keep")["up"] > 0.98
+    assert shares("One move from the win")["up"] > 0.98 > 0.02 > sum(shares("One move from the win")[move] for move in ("left", "right"))
+    square = shares("Opposite corners")
+    assert max(square, key=square.get) == "5" and "5" not in legal_of("tic_tac_toe", shown["Opposite corners"][1])
+    reference, boards = references["2048"], sample("2048", 300)
+    avoidable = [board for board in boards if {"right"} < set(legal_of("2048", board))]
+    found = reference.logits(reference.steps[-1], [text_of("2048", board) for board in avoidable]).softmax(-1)
+    assert found[:, reference.tokenizer.convert_tokens_to_ids("right")].mean() < 0.01 and len(avoidable) > 100
+
+
+def test_the_corner_rule_s_figure_is_of_the_same_games(references):
+    from game_2048.players import corner_player, play
+
+    facts = references["2048"].facts
+    won = [play(corner_player, seed, winning_tile=facts["winning_tile"]).won for seed in game_2048.scenarios("val", facts["games"])]
+    assert 100 * sum(won) / len(won) == watch.CORNER_RULE_WON
+
+
+def test_the_reader_plays_2048_by_the_arrows_and_goes_back(page, site):
+    found = opened(page, site, "2048")
+    board = found.locator(".an-stage .an-cell")
+    cells = lambda: [int(text or 0) for text in board.all_inner_texts()]  # noqa: E731
+    before = cells()
+    assert found.get_by_role("button", name="Reset").is_disabled()
+    found.get_by_role("button", name="Play down").click(force=True)  # illegal
+    assert cells() == before
+    found.get_by_role("button", name="Play left").click()
+    assert sum(cells()) in (sum(before) + 2, sum(before) + 4) and 128 in cells()
+    found.get_by_role("button", name="Reset").click()
+    assert cells() == before and found.get_by_label("Position").input_value() == "0"
+    found.get_by_label("Position").select_option(label="One move from the win")
+    found.get_by_role("button", name="Play right").click()
+    assert found.locator(".an-board-status").inner_text() == "The game is won: a tile has 256."
+    assert found.locator("tbody tr.an-illegal").count() == 0 and found.locator(".an-change").inner_text() == ""
+    assert found.locator(".an-game").first.inner_text() == "0 moves, largest tile 256; won: it reached 256"
+    found.get_by_role("button", name="Reset").click()
+    for _ in range(2):
+        board.nth(0).click(button="right")  # an empty cell stays empty
+    assert cells()[0] == 0
+
+
+def test_an_illegal_answer_is_marked_and_another_step_ends_the_40_games(page, site):
+    found = opened(page, site, "tic_tac_toe")
+    found.locator(".an-ticks button").last.click()
+    assert found.locator(".an-board-status").inner_text() == "◯ is to move."
+    found.get_by_label("Temperature").fill("0")
+    found.get_by_label("You").select_option("x")
+    found.get_by_label("Position").select_option(label="Opposite corners")
+    status = found.locator(".an-board-status.an-warn")
+    status.wait_for()
+    assert status.inner_text() == "It answered square 5, which is taken: it loses."
+    assert found.locator(".an-cell.an-wrong").get_attribute("aria-label") == "square 5: nought"
+    found.get_by_label("You").select_option("")
+    assert found.locator(".an-board-status").inner_text() == "◯ is to move."
+    found.get_by_role("button", name="40 games against the random player").click()
+    page.wait_for_function("document.querySelectorAll('.an-policy')[1].dataset.games >= 2")
+    assert found.get_by_role("button", name="Stop").count() == 1
+    found.locator(".an-ticks button").first.click()
+    assert found.get_by_role("button", name="Stop").count() == 0
+    games = found.get_attribute("data-games")
+    page.wait_for_timeout(300)
+    assert found.get_attribute("data-games") == games != "40"
 
 
 def test_a_board_that_no_game_reaches_is_explained(page, site):

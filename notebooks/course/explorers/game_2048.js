@@ -71,7 +71,8 @@ class Game2048 {
     Object.assign(this, { random: pythonRandom(seed), winningTile, moves: 0, endedBy: null });
     const first = spawn(spawn(new Array(16).fill(0), this.random), this.random);
     this.board = start ?? first;
-    if (!legalMoves(this.board).length) this.endedBy = "stuck";
+    if (Math.max(...this.board) >= winningTile) this.endedBy = "won";
+    else if (!legalMoves(this.board).length) this.endedBy = "stuck";
   }
 
   move(answer) {
@@ -92,5 +93,10 @@ const RULES_2048 = {
   show: (tile) => (tile ? String(tile) : ""),
   legal: legalMoves,
   refuse: () => null,
+  /** Return why the game is over on this board, or null. */
+  over(board, winning) {
+    if (Math.max(...board) >= winning) return `The game is won: a tile has ${winning}.`;
+    return legalMoves(board).length ? null : "The game is over: no move is left.";
+  },
   render: (board) => [0, 4, 8, 12].map((i) => board.slice(i, i + 4).map((tile) => tile || ".").join(" ")).join("\n"),
 };

@@ -2,13 +2,14 @@
 // qwen3.js computes, game_2048.js and tic_tac_toe.js know the rules. Weights come from files beside the page or from the kernel.
 
 const GAMES = { 2048: RULES_2048, tic_tac_toe: RULES_TIC_TAC_TOE };
-const OTHER = "other"; // every token that is not an answer
+const OTHER = "other text"; // every token that is not an answer
 const FIRST_SEED = 2_000_000; // of the test games
 const SPARK = { width: 132, height: 26, pad: 5 };
 const ENDS = {
   won: (tile) => `won: it reached ${tile}`, stuck: () => "over: no move is left", illegal: () => "over: an illegal answer",
   malformed: () => "over: its answer was no move",
 };
+const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const percent = (p) => (p > 0 && p < 0.0005 ? "<0.1%" : p > 0.9995 && p < 1 ? ">99.9%" : `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)}%`);
 const rest = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
@@ -77,14 +78,15 @@ class Policies {
   }
 }
 
-/** A board of buttons: click to change a cell, drag a tile to another cell, arrow keys to go, + and - to change. */
+/** A board of buttons: click to change a cell, drag a tile onto another cell to swap them, arrow keys to go, + and - to change. */
 function boardOf(rules, { change, swap, label }) {
+  const isGrid = rules.columns === 3;
   const box = h("div", { class: "an-cells", role: "group", "aria-label": label, style: `--columns: ${rules.columns}` });
-  let [held, moved] = [null, false];
+  let [held, target, moved] = [null, null, false]; // the cell where a drag began, the cell under the pointer
   const cellAt = (event) => cells.indexOf(document.elementFromPoint(event.clientX, event.clientY)?.closest("button"));
   const cells = Array.from({ length: rules.columns ** 2 }, (_, i) => h("button", {
-    type: "button", class: "an-cell", tabindex: i ? -1 : 0,
-    onpointerdown: (event) => { if (event.button === 0) { [held, moved] = [i, false]; event.target.releasePointerCapture(event.pointerId); } },
+    type: "button", class: "an-cell", tabindex: i ? -1 : 0, "data-square": isGrid && i + 1,
+    onpointerdown: (event) => { if (event.button === 0) { [held, target, moved] = [i, i, false]; event.target.releasePointerCapture(event.pointerId); } },
     onclick: (event) => { if (!moved) change(i, event.shiftKey ? -1 : 1); },
     oncontextmenu: (event) => { event.preventDefault(); change(i, -1); },
     onkeydown: (event) => {
@@ -100,20 +102,29 @@ function boardOf(rules, { change, swap, label }) {
   box.addEventListener("pointermove", (event) => {
     if (held == null || !event.buttons) return;
     const over = cellAt(event);
-    if (over < 0 || over === held) return;
-    swap(held, over);
-    [held, moved] = [over, true];
+    if (over < 0 || over === target) return;
+    [target, moved] = [over, true];
+    mark();
   });
-  for (const end of ["pointerup", "pointercancel", "pointerleave"]) box.addEventListener(end, () => { held = null; setTimeout(() => { moved = false; }); }); // after the click
+  const mark = () => cells.forEach((cell, i) => cell.classList.toggle("an-target", held != null && target !== held && (i === held || i === target)));
+  for (const end of ["pointerup", "pointercancel", "pointerleave"]) box.addEventListener(end, () => {
+    if (end === "pointerup" && held != null && target !== held) swap(held, target);
+    held = null;
+    mark();
+    setTimeout(() => { moved = false; }); // after the click
+  });
   box.append(...cells);
-  const draw = (board, shares) => cells.forEach((cell, i) => {
+  /** shares: of the squares, or none; wrong: the taken square that the model has answered. */
+  const draw = (board, shares, wrong) => cells.forEach((cell, i) => {
     const [text, row, column] = [rules.show(board[i]), Math.floor(i / rules.columns) + 1, (i % rules.columns) + 1];
-    cell.replaceChildren(h("span", {}, text), ...(shares?.[i] != null && !text ? [h("small", { "aria-hidden": "true", class: shares[i] > 0.6 && "an-strong" }, percent(shares[i]))] : []));
+    const shown = shares && (!text || shares[i] >= 0.03);
+    cell.replaceChildren(h("span", {}, text), ...(shown ? [h("small", { "aria-hidden": "true" }, percent(shares[i]))] : []));
+    cell.classList.toggle("an-wrong", i === wrong || Boolean(text && shown));
     cell.style.setProperty("--share", shares?.[i] != null && !text ? shares[i] : 0);
     cell.dataset.level = typeof board[i] === "number" ? Math.log2(board[i] || 1) : text && board[i];
     cell.dataset.digits = text.length;
     cell.style.touchAction = text ? "none" : "";
-    cell.setAttribute("aria-label", `row ${row}, column ${column}: ${{ x: "cross", o: "nought" }[board[i]] ?? (text || "empty")}`);
+    cell.setAttribute("aria-label", `${isGrid ? `square ${i + 1}` : `row ${row}, column ${column}`}: ${{ x: "cross", o: "nought" }[board[i]] ?? (text || "empty")}`);
   });
   return { box, draw };
 }
@@ -128,7 +139,7 @@ function render({ model, el }) {
   root.toggleAttribute("data-needs-kernel", !model.get("steps")[0].file); // see book/static/live.js
   const winning = model.get("winning_tile");
   let [at, against, seed, temperature] = [0, 0, FIRST_SEED, 0.3];
-  let board = known[0][2];
+  let [board, chosen] = [known[0][2], "0"]; // chosen: the last position of the list
   let [all, job, busy] = [new Map(), 0, null]; // step -> shares on this board; the latest request; the running play
   let attempt = 0; // to load the weights
 
@@ -142,13 +153,14 @@ function render({ model, el }) {
 
   // Board and answers
   const positions = select("Position", [...known.map(([name], i) => [String(i), name]), ...(isGrid ? [] : [["start", "Start of a game"]]), ["", "your own"]], setPosition);
+  const reset = h("button", { type: "button", onclick: () => setPosition(chosen) }, "Reset");
   const hint = h("p", { class: "an-hint an-muted" }, known[0][1]);
   const cells = boardOf(rules, { change, swap, label: "Board" });
-  const arrows = isGrid ? [] : MOVES.map((move) => h("i", { class: "an-arrow", "data-side": move, "aria-hidden": "true" }, { left: "◀", right: "▶", up: "▲", down: "▼" }[move]));
+  const arrows = isGrid ? [] : MOVES.map((move) => h("button", { type: "button", class: "an-arrow", "data-side": move, "aria-label": `Play ${move}`, onclick: () => playing.byHand(move) }, h("i", {}, { left: "◀", right: "▶", up: "▲", down: "▼" }[move])));
   const boardStatus = h("p", { class: "an-board-status", role: "status" });
   const rows = [...rules.answers, OTHER].map((answer) => {
     const [name, legal, value, spark] = [h("th", { scope: "row" }), h("td", { class: "an-legal" }), h("td", { class: "an-share" }), h("td", { class: "an-spark" })];
-    name.append(answer === OTHER ? h("abbr", { title: "every other text" }, OTHER) : isGrid ? `square ${answer}` : answer);
+    name.append(isGrid && answer !== OTHER ? `square ${answer}` : answer);
     return { answer, name, legal, value, spark, row: h("tr", { "data-answer": answer }, name, legal, value, spark) };
   });
   const axis = h("span", { class: "an-axis", "aria-hidden": "true" });
@@ -156,15 +168,19 @@ function render({ model, el }) {
     h("caption", {}, "Probability of each answer on this board, at temperature 1"),
     h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "answer"), h("th", { scope: "col" }, ""), h("th", { scope: "col" }, "probability"), h("th", { scope: "col" }, "over the steps", axis))),
     h("tbody", {}, ...rows.map((each) => each.row)));
+  const legend = h("p", { class: "an-help an-muted" });
   const change_ = h("p", { class: "an-change", "aria-live": "polite" });
+  const own = h("strong"); // the title of the model's board
   const playing = isGrid ? playTicTacToe() : play2048();
   root.append(
     h("header", { class: "an-head" }, h("strong", {}, model.get("title")), compared.field),
     h("div", { class: "an-steps" }, h("span", { class: "an-muted" }, "Training step"), h("div", {}, slider, ticks)), facts, status,
     h("div", { class: "an-columns" },
-      h("div", { class: "an-left" }, positions.field, hint, h("div", { class: "an-stage" }, cells.box, ...arrows), boardStatus,
-        h("p", { class: "an-help an-muted" }, isGrid ? "" : "Click a cell to double its tile (Shift: halve), drag a tile to move it. Keys: arrows, + and −, Delete.")),
-      h("div", { class: "an-right" }, table, change_)),
+      h("div", { class: "an-left" }, positions.field, hint, h("div", { class: "an-stage" }, cells.box, ...arrows), h("div", { class: "an-controls" }, boardStatus, reset), ...playing.controls ?? [],
+        h("p", { class: "an-help an-muted" }, isGrid ? "Click a square for ✕, ◯ or nothing; drag a mark to move it."
+          : "The arrows play a move: the stronger the colour, the more probable. Click a cell to double its tile; drag a tile to move it.",
+        h("span", { class: "an-keys" }, `${isGrid ? "" : " Shift-click halves a tile."} Keys: arrows, + and −, Delete.`))),
+      h("div", { class: "an-right" }, table, legend, change_)),
     playing.box);
   ticks.style.setProperty("--last", steps.length - 1);
   drawAxis();
@@ -211,6 +227,7 @@ function render({ model, el }) {
   }
 
   function goTo(index) {
+    playing.stopGames();
     at = index;
     slider.value = String(index);
     refresh();
@@ -226,6 +243,7 @@ function render({ model, el }) {
   function setPosition(value) {
     playing.stop();
     if (value === "") return;
+    chosen = positions.box.value = value;
     const [, text, cellsOf] = value === "start" ? [null, "", new Game2048(seed, winning).board] : known[Number(value)];
     hint.textContent = text;
     setBoard(cellsOf, true);
@@ -236,7 +254,7 @@ function render({ model, el }) {
     if (playing.takes?.(i)) return;
     playing.stop();
     const marks = rules.marks(winning);
-    const next = by == null ? 0 : (marks.indexOf(board[i]) + by + marks.length) % marks.length;
+    const next = by == null ? 0 : Math.max(0, marks.indexOf(board[i]) + by) % marks.length;
     setBoard(board.with(i, marks[next]));
     playing.restart();
   }
@@ -264,28 +282,37 @@ function render({ model, el }) {
     }
   }
 
+  /** Return why the model has no answer to give on this board, or null. */
+  function noAnswer() { return rules.refuse(board) ?? rules.over(board, winning); }
+
   function compute(step) {
-    if (rules.refuse(board) || all.has(step) || !policies.models.has(step)) return false;
+    if (noAnswer() || all.has(step) || !policies.models.has(step)) return false;
     all.set(step, policies.shares(step, board));
     return true;
   }
 
   function draw() {
-    const [step, refused] = [steps[at], rules.refuse(board)];
-    const [now, then] = refused ? [] : [all.get(step), all.get(steps[against])];
+    const [step, over] = [steps[at], noAnswer()];
+    const [now, then] = over ? [] : [all.get(step), all.get(steps[against])];
     const legal = rules.legal(board);
     const best = now && now.indexOf(Math.max(...now));
     slider.setAttribute("aria-valuetext", step ? `after step ${step}` : "before training");
     [...ticks.children].forEach((tick, i) => tick.classList.toggle("an-on", i === at));
     facts.textContent = model.get("steps")[at].facts;
-    cells.draw(board, isGrid && now ? now.slice(0, 9) : null);
+    cells.draw(board, isGrid && now ? now.slice(0, 9) : null, playing.wrong?.());
+    reset.disabled = positions.box.value === chosen;
+    own.textContent = `Model (step ${step})`;
+    legend.textContent = `Bar and large dot: step ${step}. Tick across the bar and dot of its colour: step ${steps[against]}, the compared step. The points of a curve are the steps ${steps.join(", ")}, at equal distances.`;
     arrows.forEach((arrow, i) => {
       arrow.style.setProperty("--share", now ? now[i] : 0);
-      arrow.classList.toggle("an-illegal", !legal.includes(MOVES[i]));
+      arrow.classList.toggle("an-illegal", !over && !legal.includes(MOVES[i]));
+      arrow.setAttribute("aria-disabled", Boolean(over) || !legal.includes(MOVES[i]));
     });
-    boardStatus.textContent = refused ?? (legal.length ? "" : isGrid && winnerOf(board) ? `${rules.show(winnerOf(board))} has three in a line.` : "No move is left on this board.");
+    const told = playing.message?.();
+    boardStatus.textContent = told || (over ?? (isGrid ? `${rules.show(toMove(board))} is to move.` : ""));
+    boardStatus.classList.toggle("an-warn", told ? playing.isIllegal() : Boolean(over));
     rows.forEach((each, i) => {
-      const [allowed, share] = [legal.includes(each.answer), now?.[i]];
+      const [allowed, share] = [Boolean(over) || legal.includes(each.answer), now?.[i]];
       each.row.classList.toggle("an-illegal", !allowed);
       each.row.classList.toggle("an-best", i === best);
       each.legal.textContent = allowed ? "" : "illegal";
@@ -296,7 +323,7 @@ function render({ model, el }) {
     });
     change_.replaceChildren(...describe(now, then, legal));
     root.dataset.step = step;
-    root.dataset.shown = refused ? "" : all.size;
+    root.dataset.shown = over ? "" : all.size;
   }
 
   function placeOf(i) { return SPARK.pad + (i * (SPARK.width - 2 * SPARK.pad)) / Math.max(1, steps.length - 1); }
@@ -328,7 +355,7 @@ function render({ model, el }) {
     const wrong = (shares) => shares.reduce((sum, share, i) => sum + (legal.includes(rows[i].answer) ? 0 : share), 0);
     return [h("b", {}, `Step ${steps[against]} to step ${steps[at]}, on this board: `),
       told.length ? `${told.join(", ")}. ` : "no answer changed by 3 points or more. ",
-      `All illegal answers together: ${percent(wrong(then))}, then ${percent(wrong(now))}.`];
+      `All illegal answers together: from ${percent(wrong(then))} to ${percent(wrong(now))}.`];
   }
 
   function isReady() { return policies.models.has(steps[at]); }
@@ -336,27 +363,29 @@ function render({ model, el }) {
   function dial() {
     const shown = h("output", {}, "0.3");
     const box = h("input", { type: "range", min: 0, max: 1, step: 0.1, value: 0.3, "aria-label": "Temperature",
-      oninput: () => { temperature = Number(box.value); shown.textContent = temperature ? box.value : "0 (greedy)"; } });
-    return h("label", { class: "an-field an-dial" }, h("span", {}, "Temperature"), box, shown);
+      oninput: () => { playing.stopGames(); temperature = Number(box.value); shown.textContent = temperature ? box.value : "0 (greedy)"; } });
+    return [h("label", { class: "an-field an-dial" }, h("span", {}, "Temperature"), box, shown),
+      h("p", { class: "an-help an-muted" }, "Low: it nearly always plays the most likely answer. 1: it plays answers with the probabilities of the table.")];
   }
 
   /** The policy and the corner rule from the board shown, on the same tiles. */
   function play2048() {
     let [game, rule, random, tally, fast] = [null, null, null, null, false];
-    const [own, other] = ["policy", "corner rule"].map((name) => boardOf(rules, { change: () => {}, swap: () => {}, label: `Board of the ${name}` }));
-    own.box.inert = other.box.inert = true;
+    const [left, right] = ["model", "corner rule"].map((name) => boardOf(rules, { change: () => {}, swap: () => {}, label: `Board of the ${name}` }));
+    left.box.inert = right.box.inert = true;
+    const tiles = pythonRandom(FIRST_SEED); // of the reader's own moves
     const [mine, theirs, score] = [h("p", { class: "an-game" }), h("p", { class: "an-game" }), h("p", { class: "an-score", role: "status" })];
     const button = (label, onclick) => h("button", { type: "button", disabled: true, onclick }, label);
     const buttons = [
       button("Play", () => (busy ? stop() : run(() => (game.endedBy ? nextGame() : null), false))),
-      button("One move", () => { stop(); one(); }), button("Next tiles", () => { stop(); nextGame(); }),
-      button("Play 10 games", () => { stop(); seed = FIRST_SEED; tally = { step: steps[at], temperature, games: 0, mine: 0, theirs: 0, illegal: 0 }; nextGame(); run(() => nextGame(), true); }),
+      button("One move", () => { stop(); one(); }), button("New game", () => { stop(); nextGame(); }),
+      button("Play 10 games", () => { if (fast) { stopGames(); return; } stop(); seed = FIRST_SEED; tally = { step: steps[at], temperature, games: 0, mine: 0, theirs: 0, illegal: 0 }; nextGame(); run(() => nextGame(), true); }),
     ];
     const box = h("section", { class: "an-play", "aria-label": "Play" },
       h("p", { class: "an-title" }, "Let it play, beside a rule without a model"),
       h("p", { class: "an-muted" }, "The corner rule takes the first legal move of down, left, right, up. Both sides get the same new tiles."),
-      h("div", { class: "an-controls" }, ...buttons, dial()),
-      h("div", { class: "an-sides" }, h("div", {}, h("strong", {}, "Policy"), own.box, mine), h("div", {}, h("strong", {}, "Corner rule"), other.box, theirs)), score);
+      h("div", { class: "an-controls" }, ...buttons, ...dial()),
+      h("div", { class: "an-sides" }, h("div", {}, own, left.box, mine), h("div", {}, h("strong", {}, "Corner rule"), right.box, theirs)), score);
 
     function start(from) {
       [game, rule, random] = [new Game2048(seed, winning, from), new Game2048(seed, winning, from), pythonRandom(seed + 1)];
@@ -369,13 +398,13 @@ function render({ model, el }) {
       setBoard(game.board);
     }
     function describeGame(each) {
-      return `${each.moves} moves, largest tile ${Math.max(...each.board)}${each.endedBy ? `; ${ENDS[each.endedBy](winning)}` : ""}`;
+      return `${count(each.moves, "move")}, largest tile ${Math.max(...each.board)}${each.endedBy ? `; ${ENDS[each.endedBy](winning)}` : ""}`;
     }
     function show() {
       mine.textContent = describeGame(game);
       theirs.textContent = describeGame(rule);
-      own.draw(game.board);
-      other.draw(rule.board);
+      left.draw(game.board);
+      right.draw(rule.board);
       root.dataset.seed = seed;
       root.dataset.moves = game.moves;
       root.dataset.ended = game.endedBy ?? "";
@@ -387,16 +416,29 @@ function render({ model, el }) {
       show();
       if (board !== game.board) setBoard(game.board);
     }
+    /** The reader's move. Both sides go on from the board that it makes. */
+    function byHand(move) {
+      if (noAnswer() || !legalMoves(board).includes(move)) return;
+      stop();
+      setBoard(spawn(slide(board, move).board, tiles));
+      start(board);
+    }
     function stop() {
       busy = null;
       fast = false;
       buttons[0].textContent = "Play";
+      buttons[3].textContent = "Play 10 games";
+    }
+    function stopGames() {
+      if (!fast) return;
+      stop();
+      refresh();
     }
     /** Play to the end, in a batch of ten games or at reading speed. next(): begins the next game. */
     async function run(next, isBatch) {
       const mark = busy = {};
       fast = isBatch;
-      buttons[0].textContent = "Pause";
+      buttons[isBatch ? 3 : 0].textContent = isBatch ? "Stop" : "Pause";
       if (game.endedBy && !isBatch) next();
       for (;;) {
         const since = performance.now();
@@ -411,7 +453,7 @@ function render({ model, el }) {
           tally.mine += game.endedBy === "won";
           tally.theirs += rule.endedBy === "won";
           tally.illegal += game.endedBy === "illegal" || game.endedBy === "malformed";
-          score.textContent = `Step ${tally.step}, temperature ${tally.temperature}, ${tally.games} games: the policy won ${tally.mine}`
+          score.textContent = `Step ${tally.step}, temperature ${tally.temperature}, ${count(tally.games, "game")}: the model won ${tally.mine}`
             + `${tally.illegal ? ` (${tally.illegal} ended by an illegal answer)` : ""}, the corner rule ${tally.theirs}.`;
           root.dataset.games = tally.games;
           if (tally.games === 10) break;
@@ -423,33 +465,43 @@ function render({ model, el }) {
       refresh();
     }
     start(board);
-    return { box, stop, restart: () => start(board), isOn: () => busy, isFast: () => fast, ready: () => buttons.forEach((each) => { each.disabled = false; }) };
+    return { box, stop, stopGames, byHand, restart: () => start(board), isOn: () => busy, isFast: () => fast, ready: () => buttons.forEach((each) => { each.disabled = false; }) };
   }
 
   /** The reader against any step, and any step against the rules. */
   function playTicTacToe() {
     let [side, over, random] = [null, "", pythonRandom(FIRST_SEED)];
+    let [said, wrong, matching] = ["", null, null]; // the line below the board; the taken square it answered; the button of the match
     const choices = [["", "set up the board"], ["x", "play ✕ against it"], ["o", "play ◯ against it"], ["both", "watch it play itself"]];
-    const mode = select("A click on a square:", choices, (value) => { side = value || null; if (side) reset(); });
+    const mode = select("A click on a square:", choices, (value) => { side = value || null; if (side) newGame(); else { stop(); over = ""; tell(""); } });
     mode.field.querySelector("span").textContent = "You";
     mode.box.setAttribute("aria-label", "You");
-    const [said, score] = [h("p", { class: "an-game", role: "status" }), h("p", { class: "an-score", role: "status" })];
+    const score = h("p", { class: "an-score", role: "status" });
     const button = (label, onclick) => h("button", { type: "button", disabled: true, onclick }, label);
-    const buttons = [button("New game", reset), ...Object.keys(PLAYERS).map((name) => button(`40 games against the ${name} player`, () => match(name)))];
+    const labelOf = (name) => `40 games against the ${name} player`;
+    const matches = Object.keys(PLAYERS).map((name) => button(labelOf(name), () => (matching === name ? stop() : match(name))));
+    const buttons = [button("New game", newGame), ...matches];
+    const controls = [h("div", { class: "an-controls" }, mode.field, buttons[0], ...dial())];
     const box = h("section", { class: "an-play", "aria-label": "Play" },
-      h("p", { class: "an-title" }, "Play against it"),
-      h("div", { class: "an-controls" }, mode.field, buttons[0], dial()), said,
-      h("p", { class: "an-muted" }, "Or let this step play 40 games, each from two first moves after which perfect play draws, with ✕ and ◯ in turn."),
-      h("div", { class: "an-controls" }, ...buttons.slice(1)), score);
+      h("p", { class: "an-title" }, "Let it play 40 games"),
+      h("p", { class: "an-muted" }, "Each game begins after two random moves, one a side, from which neither side can force a win. The model has ✕ and ◯ in turn."),
+      h("div", { class: "an-controls" }, ...matches), score);
 
-    function reset() {
+    function newGame() {
       stop();
       over = "";
       setBoard([..."........."]);
       turn();
     }
-    function stop() { busy = null; }
-    function tell(text) { said.textContent = text; root.dataset.ended = over; }
+    function stop() {
+      busy = matching = null;
+      matches.forEach((each, i) => { each.textContent = labelOf(Object.keys(PLAYERS)[i]); });
+    }
+    function tell(text, square = null) {
+      [said, wrong] = [text, square];
+      root.dataset.ended = over;
+      draw();
+    }
 
     function ended() {
       const won = winnerOf(board);
@@ -470,7 +522,7 @@ function render({ model, el }) {
         if (!freeSquares(board).includes(square)) {
           over = "illegal";
           stop();
-          tell(`It answered ${square === OTHER ? "something that is no square" : `square ${square}, which is taken`}: it loses.`);
+          tell(`It answered ${square === OTHER ? "something that is no square" : `square ${square}, which is taken`}: it loses.`, SQUARES.indexOf(square));
           return;
         }
         setBoard(afterSquare(board, square));
@@ -484,6 +536,8 @@ function render({ model, el }) {
       stop();
       if (!isReady()) return;
       const [mark, step] = [busy = {}, steps[at]];
+      matching = name;
+      matches[Object.keys(PLAYERS).indexOf(name)].textContent = "Stop";
       const found = { won: 0, drawn: 0, lost: 0 };
       const chance = pythonRandom(FIRST_SEED);
       for (let i = 0; i < 40; i++) {
@@ -502,7 +556,7 @@ function render({ model, el }) {
         }
         const won = loser ? null : winnerOf(state);
         found[loser || (won && won !== mine) ? "lost" : won ? "won" : "drawn"] += 1;
-        score.textContent = `Step ${step}, temperature ${temperature}, ${i + 1} games against the ${name} player: won ${found.won}, drew ${found.drawn}, lost ${found.lost}.`;
+        score.textContent = `Step ${step}, temperature ${temperature}, ${count(i + 1, "game")} against the ${name} player: won ${found.won}, drew ${found.drawn}, lost ${found.lost}.`;
         root.dataset.games = i + 1;
         await rest(0);
         if (busy !== mark) return;
@@ -511,7 +565,8 @@ function render({ model, el }) {
     }
 
     return {
-      box, stop, isOn: () => side, isFast: () => false, restart: () => { over = ""; if (side) turn(); },
+      box, controls, stop, stopGames: () => { if (matching) stop(); }, message: () => said, wrong: () => wrong, isIllegal: () => over === "illegal",
+      isOn: () => side, isFast: () => false, restart: () => { over = ""; if (side) turn(); },
       ready() {
         buttons.forEach((each) => { each.disabled = false; });
         if (side && !busy && !over) turn();

@@ -50,5 +50,9 @@ const RULES_TIC_TAC_TOE = {
     if (more === 0 || more === 1) return null;
     return `${countOf(board, "x")} ✕ and ${countOf(board, "o")} ◯ can't come from a game: ✕ begins, and the sides take turns.`;
   },
+  over(board) {
+    if (winnerOf(board)) return `${this.show(winnerOf(board))} has three in a line.`;
+    return freeSquares(board).length ? null : "A draw: the board is full.";
+  },
   render: (board) => `${toMove(board)} to move\n${[0, 3, 6].map((i) => board.slice(i, i + 3).join(" ")).join("\n")}`,
 };
