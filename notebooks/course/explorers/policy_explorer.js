@@ -302,7 +302,7 @@ function render({ model, el }) {
     cells.draw(board, isGrid && now ? now.slice(0, 9) : null, playing.wrong?.());
     reset.disabled = positions.box.value === chosen;
     own.textContent = `Model (step ${step})`;
-    legend.textContent = `Bar and large dot: step ${step}. Tick across the bar and dot of its colour: step ${steps[against]}, the compared step. The points of a curve are the steps ${steps.join(", ")}, at equal distances.`;
+    legend.textContent = `Bar and large dot: step ${step}. ${at === against ? "" : `Tick across the bar and dot of its colour: step ${steps[against]}, the compared step. `}The points of a curve are the steps ${steps.join(", ")}, at equal distances.`;
     arrows.forEach((arrow, i) => {
       arrow.style.setProperty("--share", now ? now[i] : 0);
       arrow.classList.toggle("an-illegal", !over && !legal.includes(MOVES[i]));
@@ -377,7 +377,11 @@ function render({ model, el }) {
     const [mine, theirs, score] = [h("p", { class: "an-game" }), h("p", { class: "an-game" }), h("p", { class: "an-score", role: "status" })];
     const button = (label, onclick) => h("button", { type: "button", disabled: true, onclick }, label);
     const buttons = [
-      button("Play", () => (busy ? stop() : run(() => (game.endedBy ? nextGame() : null), false))),
+      button("Play", () => {
+        const paused = busy && !fast;
+        stop();
+        if (!paused) run(nextGame, false);
+      }),
       button("One move", () => { stop(); one(); }), button("New game", () => { stop(); nextGame(); }),
       button("Play 10 games", () => { if (fast) { stopGames(); return; } stop(); seed = FIRST_SEED; tally = { step: steps[at], temperature, games: 0, mine: 0, theirs: 0, illegal: 0 }; nextGame(); run(() => nextGame(), true); }),
     ];
@@ -484,7 +488,7 @@ function render({ model, el }) {
     const controls = [h("div", { class: "an-controls" }, mode.field, buttons[0], ...dial())];
     const box = h("section", { class: "an-play", "aria-label": "Play" },
       h("p", { class: "an-title" }, "Let it play 40 games"),
-      h("p", { class: "an-muted" }, "Each game begins after two random moves, one a side, from which neither side can force a win. The model has ✕ and ◯ in turn."),
+      h("p", { class: "an-muted" }, "Each game begins after two random moves, one a side, from which neither side can force a win. The model has ✕ and ◯ in turn, at the temperature set above."),
       h("div", { class: "an-controls" }, ...matches), score);
 
     function newGame() {
