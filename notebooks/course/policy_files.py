@@ -27,7 +27,7 @@ POSITIONS: dict[str, list[tuple[str, str, list]]] = {
             [0, 0, 0, 2, 0, 0, 0, 4, 2, 4, 8, 16, 64, 64, 4, 2],
         ),
         (
-            "A corner to keep", "Only right and up are legal. Up takes the 128 out of its corner.",
+            "Up or right", "Only these are legal. Up takes the 128 out of its corner. Does the model avoid right also here?",
             [0, 0, 0, 0, 2, 0, 0, 0, 8, 4, 0, 0, 128, 32, 16, 2],
         ),
         (
@@ -35,7 +35,7 @@ POSITIONS: dict[str, list[tuple[str, str, list]]] = {
             [2, 4, 2, 4, 16, 8, 8, 2, 4, 32, 4, 16, 64, 2, 16, 4],
         ),
         (
-            "One move from the win", "Left or right merges the two largest tiles and wins.",
+            "One move from the win", "Left or right wins. Compare the steps: training taught directions, not to see a win.",
             [0, 2, 0, 0, 0, 4, 2, 0, 4, 8, 16, 2, 128, 128, 8, 4],
         ),
     ],
@@ -43,6 +43,10 @@ POSITIONS: dict[str, list[tuple[str, str, list]]] = {
         ("o must block", "It is o's turn. x threatens the top row, and only square 3 stops it.", list("xx..o....")),
         ("x can win", "It is x's turn. Square 3 completes the top row.", list("xx.oo....")),
         ("A fork", "It is x's turn. Square 5 or 9 makes two threats at once, and o can block only one.", list("xo.o..x..")),
+        (
+            "Opposite corners", "It is o's turn, and any edge draws. How likely is it that the last step answers a taken square?",
+            list("x...o...x"),
+        ),
         ("The empty board", "Which square does it begin with?", list(".........")),
     ],
 }  # fmt: skip

@@ -318,7 +318,7 @@ def test_it_plays_a_greedy_game_as_python_does(page, site, references, greedy):
     found.get_by_label("Temperature").focus()
     press(page, "Home")
     assert found.locator(".an-dial output").inner_text() == "0 (greedy)"
-    found.get_by_role("button", name="Next tiles").click()
+    found.get_by_role("button", name="New game").click()
     assert found.get_attribute("data-seed") == str(FIRST_SEED + 1)
     for _ in range(3):
         found.get_by_role("button", name="One move").click()

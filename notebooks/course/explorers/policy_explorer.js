@@ -328,7 +328,7 @@ function render({ model, el }) {
     const wrong = (shares) => shares.reduce((sum, share, i) => sum + (legal.includes(rows[i].answer) ? 0 : share), 0);
     return [h("b", {}, `Step ${steps[against]} to step ${steps[at]}, on this board: `),
       told.length ? `${told.join(", ")}. ` : "no answer changed by 3 points or more. ",
-      `All illegal answers together: ${percent(wrong(then))}, then ${percent(wrong(now))}.`];
+      `All illegal answers together: from ${percent(wrong(then))} to ${percent(wrong(now))}.`];
   }
 
   function isReady() { return policies.models.has(steps[at]); }
@@ -349,7 +349,7 @@ function render({ model, el }) {
     const button = (label, onclick) => h("button", { type: "button", disabled: true, onclick }, label);
     const buttons = [
       button("Play", () => (busy ? stop() : run(() => (game.endedBy ? nextGame() : null), false))),
-      button("One move", () => { stop(); one(); }), button("Next tiles", () => { stop(); nextGame(); }),
+      button("One move", () => { stop(); one(); }), button("New game", () => { stop(); nextGame(); }),
       button("Play 10 games", () => { stop(); seed = FIRST_SEED; tally = { step: steps[at], temperature, games: 0, mine: 0, theirs: 0, illegal: 0 }; nextGame(); run(() => nextGame(), true); }),
     ];
     const box = h("section", { class: "an-play", "aria-label": "Play" },
