@@ -44,7 +44,7 @@ POSITIONS: dict[str, list[tuple[str, str, list]]] = {
         ("x can win", "It is x's turn. Square 3 completes the top row.", list("xx.oo....")),
         ("A fork", "It is x's turn. Square 5 or 9 makes two threats at once, and o can block only one.", list("xo.o..x..")),
         (
-            "Opposite corners", "It is o's turn, and any edge draws. How likely is it that the last step answers a taken square?",
+            "Opposite corners", "It is o's turn, and any edge draws. How often does the last step answer a taken square?",
             list("x...o...x"),
         ),
         ("The empty board", "Which square does it begin with?", list(".........")),
