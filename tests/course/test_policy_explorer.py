@@ -92,8 +92,10 @@ def test_the_offered_positions_have_the_legal_answers_that_their_texts_name(game
     if game == "2048":
         assert found == [["left", "right", "up"], ["right", "up"], ["left", "right"], ["left", "right", "up"]]
     else:
-        block, win, fork, empty = (("".join(cells)) for _, _, cells in POSITIONS[game])
+        block, win, fork, corners, empty = (("".join(cells)) for _, _, cells in POSITIONS[game])
         assert tic_tac_toe.to_move(block) == "o" and tic_tac_toe.to_move(win) == tic_tac_toe.to_move(fork) == "x" and empty == tic_tac_toe.EMPTY
+        drawn = {square for square in tic_tac_toe.legal_moves(corners) if tic_tac_toe.value(corners[: int(square) - 1] + "o" + corners[int(square) :]) == 0}
+        assert tic_tac_toe.to_move(corners) == "o" and drawn == {"2", "4", "6", "8"}
         values = {square: tic_tac_toe.value(block[: int(square) - 1] + "o" + block[int(square) :]) for square in tic_tac_toe.legal_moves(block)}
         assert [square for square, value in values.items() if value < 1] == ["3"]
         assert {square for square in tic_tac_toe.legal_moves(fork) if tic_tac_toe.value(fork[: int(square) - 1] + "x" + fork[int(square) :]) == 1} >= {"5", "9"}
