@@ -27,7 +27,7 @@ POSITIONS: dict[str, list[tuple[str, str, list]]] = {
             [0, 0, 0, 2, 0, 0, 0, 4, 2, 4, 8, 16, 64, 64, 4, 2],
         ),
         (
-            "A corner to keep", "Only right and up are legal. Up takes the 128 out of its corner.",
+            "Up or right", "Only these are legal. Up takes the 128 out of its corner.",
             [0, 0, 0, 0, 2, 0, 0, 0, 8, 4, 0, 0, 128, 32, 16, 2],
         ),
         (

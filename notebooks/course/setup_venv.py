@@ -109,7 +109,7 @@ def requirements(project: dict, extras: list[str]) -> list[str]:
     found = list(project["dependencies"])
     for extra in extras:
         for requirement in project["optional-dependencies"][extra]:
-            nested = re.fullmatch(r"art-nb\[([\w,]+)\]", requirement)
+            nested = re.fullmatch(r"art-nb\[([\w,-]+)\]", requirement)
             found += requirements(project, nested[1].split(",")) if nested else [requirement]
     return sorted(set(found))
 

@@ -10,7 +10,19 @@ from importlib.util import find_spec
 
 import pytest
 
-from benchmarks import batches, gathering, learner, rise, rise_real, rollout, rollout_real, skills, time_to_skill
+from benchmarks import (
+    batches,
+    gathering,
+    learner,
+    rise,
+    rise_lake,
+    rise_real,
+    rise_reasoning_gym,
+    rollout,
+    rollout_real,
+    skills,
+    time_to_skill,
+)
 from benchmarks.result import print_result
 from email_search import scenarios as email_questions
 from game_2048 import MOVE_TOOL
@@ -100,6 +112,15 @@ def test_rise_of_2048_has_the_columns_of_the_comparison(name, tmp_path, monkeypa
     assert run.keys() == shares | intervals | chosen | {"seed", "seconds", "won_in_training", "validation"}
     assert all(0 <= run[name] <= 100 for name in shares) and len(run["won_in_training"]) == 1
     assert all(set(shares) == {1.0, 0.5, 0.3, 0.0} for shares in run["validation"].values())
+
+
+def test_rise_of_generated_tasks_and_lakes(capsys):
+    generated = partial(rise_reasoning_gym.measure, [3], "chain_sum", str(BASE), steps=1, test=2)
+    for name, quick in (("rise_reasoning_gym", generated), ("rise_lake", partial(rise_lake.measure, [3], steps=1, test=2))):
+        (run,) = printed(capsys, name, quick)["runs"]
+        assert run["seed"] == 3 and {"untrained_best", "trained_best", "rule", "pass_at_8_untrained", "rise_low"} < run.keys()
+    table = printed(capsys, "rise_reasoning_gym", partial(rise_reasoning_gym.table, str(BASE), ["gcd"], 2))
+    assert table["tasks"]["gcd"].keys() == {"T = 1", "T = 0.5", "T = 0.3", "T = 0", "pass@8", "rule"}
 
 
 def test_rise_of_the_real_model(capsys):

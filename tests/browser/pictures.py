@@ -87,7 +87,7 @@ def test_watch_it_learn(page, book, site):  # noqa: F811
     view = page.locator(".an-policy").first
     steps = view.locator(".an-ticks button").count()
     page.wait_for_function("(count) => document.querySelector('.an-policy').dataset.shown == count", arg=steps)
-    view.get_by_label("Position").select_option(label="A corner to keep")
+    view.get_by_label("Position").select_option(label="Up or right")
     frames: list[tuple[Image.Image, int]] = []
 
     def take(milliseconds: int) -> None:

@@ -16,10 +16,11 @@ from course.exercises import Exercise, checker, same
 
 NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "game_2048": "02_2048", "email_search": "04_email_search",
              "ruler": "05_ruler", "real_model": "06_real_model", "serve": "11_serve", "monitor": "10_monitor", "own_environment": "09_own_environment", "tic_tac_toe": "03_tic_tac_toe",
-             "scale_out": "12_scale_out", "code_repair": "07_code_repair", "customer_service": "08_customer_service"}  # fmt: skip
+             "scale_out": "12_scale_out", "code_repair": "07_code_repair", "customer_service": "08_customer_service",
+             "other_environments": "13_other_environments"}  # fmt: skip
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOLUTION = re.compile(r"<details><summary>Solution[^<]*</summary>\n\n```python\n(.*?)```\n(.*?)</details>", re.DOTALL)
-TRAINED = {"group_size", "kl_penalty", "collapse", "teacher", "criterion", "hole"}  # half a minute each: checked once, in a kernel
+TRAINED = {"group_size", "kl_penalty", "collapse", "teacher", "criterion", "hole", "memorised"}  # half a minute each: checked once, in a kernel
 CHECK = re.compile(r'^check\("(\w+)", (\w+)\)$', re.MULTILINE)
 
 

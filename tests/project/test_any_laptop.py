@@ -263,7 +263,7 @@ os.symlink = no_rights
 import asyncio, importlib
 import psutil
 import art_nb as art
-OPTIONAL = ("verifiers", "openenv", "reasoning_gym")  # of adapters; the extra `dev` does not install them
+OPTIONAL = ("verifiers", "openenv")  # of adapters; the extra `dev` does not install them
 for module in pkgutil.walk_packages(art.__path__, "art_nb."):
     if not module.name.endswith("__main__"):
         try:

@@ -245,6 +245,7 @@ def test_conda_installs_the_packages_of_this_repository():
     [
         ("11_serve", "SERVER", ["server"]), ("10_monitor", "CLIENTS", ["wandb", "langfuse"]), ("12_scale_out", "RAY", ["ray"]),
         ("12_scale_out", "SERVER", ["server"]),
+        ("13_other_environments", "PACKAGES", ["real", "reasoning-gym", "gymnasium", "langgraph"]),
     ],
 )
 def test_a_notebook_installs_the_extras_that_it_needs(notebook, named, extras):

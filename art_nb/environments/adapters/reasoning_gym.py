@@ -46,7 +46,7 @@ class ReasoningGymEnvironment:
     instruction: what follows the question; by default it asks for what the parser expects.
     size: items of a split, which `reset` counts from 0. config: of the dataset.
 
-    The splits train, val and test start at different seeds. An item is the same on every machine.
+    The splits train, val and test start at different seeds; `item` is reasoning-gym's item, the same on every machine.
     Raises: ImportError without the extra; ValueError for an unknown dataset, parser, split or index.
     """
 
@@ -71,16 +71,16 @@ class ReasoningGymEnvironment:
         self._splits = {
             split: gym.create_dataset(dataset, seed=seed, size=size, **config) for split, seed in FIRST_SEED.items()
         }
-        self._size, self._parsed = size, False
-        self._item: dict[str, Any] = {}
+        self.size, self._parsed = size, False
+        self.item: dict[str, Any] = {}
         self._score: float | None = None
 
     def reset(self, index: int = 0, split: str = "train", **row: Any) -> str:
         """Return the question of an item and the instruction. Other columns are ignored."""
-        if split not in self._splits or not 0 <= index < self._size:
-            raise ValueError(f"no item {index} of {split!r}: expected {', '.join(FIRST_SEED)} and 0 to {self._size - 1:,}")
-        self._item, self._score, self._parsed = self._splits[split][index], None, False
-        return f"{self._item['question']}\n{self._instruction}".strip()
+        if split not in self._splits or not 0 <= index < self.size:
+            raise ValueError(f"no item {index} of {split!r}: expected {', '.join(FIRST_SEED)} and 0 to {self.size - 1:,}")
+        self.item, self._score, self._parsed = self._splits[split][index], None, False
+        return f"{self.item['question']}\n{self._instruction}".strip()
 
     def answer(self, text: str) -> str:
         """
@@ -93,7 +93,7 @@ class ReasoningGymEnvironment:
             found = self._parse(text)
             self._parsed = found is not None
             given = text.strip() if found is None else found
-            self._score = float(self._splits["train"].score_answer(given, self._item))
+            self._score = float(self._splits["train"].score_answer(given, self.item))
         return "Thank you."
 
     def get_reward(self) -> float:

@@ -1,0 +1,60 @@
+"""The rise of data/nano on gymnasium's FrozenLake, in the training of notebook 13, from several seeds.
+
+`python -m benchmarks.rise_lake --seeds 0 1 2` prints the columns of all benchmarks of learning
+(`rising.before_and_after`) on 200 lakes that no other split has. The rule looks one step ahead
+(`course.frozen_lake.careful`). The extra `gymnasium` is needed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import tempfile
+from typing import Any
+
+import art_nb as art
+from art_nb.environments import rollout_environment
+from benchmarks.gathering import BASE, registered
+from benchmarks.result import print_result
+from benchmarks.rising import before_and_after, decayed_rate, ratio_of_means
+from course.frozen_lake import MAX_TURNS, careful, distinct_lakes, lake
+
+GROUPS, SIZE, STEPS = 16, 8, 80
+LEARNING_RATE = 1.5e-3
+VALIDATION, TEST = 60, 200
+
+
+async def walk(model: art.TrainableModel, seed: int, temperature: float) -> art.Trajectory:
+    trajectory = await rollout_environment(
+        model.openai_client(), lambda: lake(seed), model=model.get_inference_name(), row={"seed": seed}, tools=None,
+        max_turns=MAX_TURNS, max_tokens=4, temperature=temperature, timeout=None,
+    )  # fmt: skip
+    trajectory.metrics["arrived"] = trajectory.reward
+    return trajectory
+
+
+async def measure_seed(folder: str, seed: int, steps: int = STEPS, test: int = TEST) -> dict[str, Any]:
+    """Train from one seed, and evaluate before and after."""
+    lakes = distinct_lakes(test=test, val=min(test, VALIDATION), train=steps * GROUPS)
+    model = await registered(folder, str(BASE), f"lake-{seed}", seed=seed)
+    configs = [art.TrainConfig(learning_rate=decayed_rate(step, steps, LEARNING_RATE)) for step in range(steps)]
+    columns, _, _ = await before_and_after(
+        model, lambda lake, temperature: walk(model, lake, temperature), "arrived", lakes["test"], lakes["val"],
+        lakes["train"], configs, GROUPS, SIZE, ["arrived", "turns"], [careful(lake) for lake in lakes["test"]],
+    )  # fmt: skip
+    return {"seed": seed, **columns}
+
+
+def measure(seeds: list[int], **fewer: int) -> dict[str, Any]:
+    """fewer: `steps` and `test` (lakes) for a quick run."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [asyncio.run(measure_seed(folder, seed, **fewer)) for seed in seeds]
+    pairs = [{"before": run["untrained_best"], "after": run["trained_best"]} for run in runs]
+    return {"runs": runs, "ratio": ratio_of_means(pairs)}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
+    seeds = parser.parse_args().seeds
+    print_result("rise_lake", lambda: measure(seeds))

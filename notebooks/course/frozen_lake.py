@@ -1,0 +1,59 @@
+"""Random lakes of gymnasium's FrozenLake in the characters that data/nano reads, and a player that looks one step ahead."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from art_nb.environments.adapters.gymnasium import GymnasiumEnvironment
+
+SIZE, FROZEN = 4, 0.75  # cells a side; probability that a cell is ice
+MAX_TURNS = 16
+FIRST_SEED = {"train": 0, "val": 1_000_000, "test": 2_000_000}
+CHARACTERS = {"S": ".", "F": ".", "H": "4", "G": "8"}
+STEPS = {"down": (1, 0), "right": (0, 1), "up": (-1, 0), "left": (0, -1)}
+
+
+def board(seed: int) -> list[str]:
+    """Return the rows of a lake, on which the goal can be reached."""
+    from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+    return generate_random_map(SIZE, p=FROZEN, seed=seed)
+
+
+def drawn(environment: Any, observation: int) -> str:
+    """Return the lake as text: 2 is the player, 4 a hole, 8 the goal."""
+    place = divmod(int(observation), SIZE)
+    rows = enumerate(environment.unwrapped.desc.astype(str))
+    return "\n".join(" ".join("2" if (r, c) == place else CHARACTERS[x] for c, x in enumerate(row)) for r, row in rows)
+
+
+def lake(seed: int) -> GymnasiumEnvironment:
+    """Return the environment of a lake. The ice is not slippery."""
+    return GymnasiumEnvironment("FrozenLake-v1", desc=board(seed), is_slippery=False, describe=drawn, goal="")
+
+
+def distinct_lakes(**counts: int) -> dict[str, list[int]]:
+    """Return `counts[split]` seeds of each split. No lake is in two splits; in the last one a lake may occur twice."""
+    taken: set[str] = set()
+    found: dict[str, list[int]] = {}
+    for split, count in counts.items():
+        seed, found[split] = FIRST_SEED[split], []
+        while len(found[split]) < count:
+            if (key := "".join(board(seed))) not in taken:
+                found[split].append(seed)
+                taken |= set() if split == list(counts)[-1] else {key}
+            seed += 1
+    return found
+
+
+def careful(seed: int) -> bool:
+    """Let a player walk that goes down or right where no hole is, else back. Returns whether it reaches the goal in time."""
+    rows, draw, r, c = board(seed), random.Random(seed), 0, 0
+    for _ in range(MAX_TURNS):
+        near = {name: (r + down, c + right) for name, (down, right) in STEPS.items()}
+        free = [n for n, (y, x) in near.items() if 0 <= y < SIZE and 0 <= x < SIZE and rows[y][x] != "H"]
+        r, c = near[draw.choice([name for name in free if name in ("down", "right")] or free)]
+        if rows[r][c] == "G":
+            return True
+    return False
