@@ -78,7 +78,7 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
 
 def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
     """fewer: `steps` and `count` (problems) for a quick run."""
-    return of_seeds(measure_seed, seeds, split, reward, **fewer)
+    return {"split": split, "reward": reward, **of_seeds(measure_seed, seeds, split, reward, **fewer)}
 
 
 def main() -> None:

@@ -86,7 +86,7 @@ def by_kind(questions: list[Scenario], found: list[dict[str, float]]) -> dict[st
 
 def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
     """fewer: `steps` and `count` (questions) for a quick run."""
-    return of_seeds(measure_seed, seeds, split, reward, **fewer)
+    return {"split": split, "reward": reward, **of_seeds(measure_seed, seeds, split, reward, **fewer)}
 
 
 def main() -> None:

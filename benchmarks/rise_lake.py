@@ -8,15 +8,13 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import tempfile
 from typing import Any
 
 import art_nb as art
 from art_nb.environments import rollout_environment
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result
-from benchmarks.rising import before_and_after, decayed_rate, ratio_of_means
+from benchmarks.rising import before_and_after, decayed_rate, of_seeds
 from course.frozen_lake import MAX_TURNS, careful, distinct_lakes, lake
 
 GROUPS, SIZE, STEPS = 16, 8, 80
@@ -45,16 +43,8 @@ async def measure_seed(folder: str, seed: int, steps: int = STEPS, test: int = T
     return {"seed": seed, **columns}
 
 
-def measure(seeds: list[int], **fewer: int) -> dict[str, Any]:
-    """fewer: `steps` and `test` (lakes) for a quick run."""
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, seed, **fewer)) for seed in seeds]
-    pairs = [{"before": run["untrained_best"], "after": run["trained_best"]} for run in runs]
-    return {"runs": runs, "ratio": ratio_of_means(pairs)}
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
     seeds = parser.parse_args().seeds
-    print_result("rise_lake", lambda: measure(seeds))
+    print_result("rise_lake", lambda: of_seeds(measure_seed, seeds))

@@ -147,15 +147,15 @@ def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int])
     return {name: paired([m[name] for m in before], [m[name] for m in after], unit) for name, unit in measured.items()}
 
 
-def of_seeds(measure_seed: Callable[..., Any], seeds: list[int], split: str, reward: str, **fewer: int) -> dict[str, Any]:
-    """Run `measure_seed(folder, seed, split, reward)` for each seed. `ratio`: trained over untrained, both at their best.
+def of_seeds(measure_seed: Callable[..., Any], seeds: list[int], *given: Any, **fewer: int) -> dict[str, Any]:
+    """Run `measure_seed(folder, seed, *given)` for each seed. `ratio`: trained over untrained, both at their best.
 
     fewer: `steps` and `count` (scenarios) for a quick run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, seed, split, reward, **fewer)) for seed in seeds]
+        runs = [asyncio.run(measure_seed(folder, seed, *given, **fewer)) for seed in seeds]
     pairs = [{"before": run["untrained_best"], "after": run["trained_best"]} for run in runs]
-    return {"split": split, "reward": reward, "runs": runs, "ratio": ratio_of_means(pairs)}
+    return {"runs": runs, "ratio": ratio_of_means(pairs)}
 
 
 def ratio_of_means(runs: Sequence[dict[str, float]]) -> float | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from itertools import count
 from typing import Any
 
 from art_nb.environments.adapters.gymnasium import GymnasiumEnvironment
+from course.splits import distinct
 
 SIZE, FROZEN = 4, 0.75  # cells a side; probability that a cell is ice
 MAX_TURNS = 16
@@ -34,17 +36,8 @@ def lake(seed: int) -> GymnasiumEnvironment:
 
 
 def distinct_lakes(**counts: int) -> dict[str, list[int]]:
-    """Return `counts[split]` seeds of each split. No lake is in two splits; in the last one a lake may occur twice."""
-    taken: set[str] = set()
-    found: dict[str, list[int]] = {}
-    for split, count in counts.items():
-        seed, found[split] = FIRST_SEED[split], []
-        while len(found[split]) < count:
-            if (key := "".join(board(seed))) not in taken:
-                found[split].append(seed)
-                taken |= set() if split == list(counts)[-1] else {key}
-            seed += 1
-    return found
+    """Return `counts[split]` seeds of each split; see `distinct`. No lake is in two splits."""
+    return distinct(lambda split: count(FIRST_SEED[split]), lambda seed: tuple(board(seed)), **counts)
 
 
 def careful(seed: int) -> bool:

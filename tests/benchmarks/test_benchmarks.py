@@ -18,6 +18,7 @@ from benchmarks import (
     rise_lake,
     rise_real,
     rise_reasoning_gym,
+    rising,
     rollout,
     rollout_real,
     skills,
@@ -115,12 +116,13 @@ def test_rise_of_2048_has_the_columns_of_the_comparison(name, tmp_path, monkeypa
 
 
 def test_rise_of_generated_tasks_and_lakes(capsys):
-    generated = partial(rise_reasoning_gym.measure, [3], "chain_sum", str(BASE), steps=1, test=2)
-    for name, quick in (("rise_reasoning_gym", generated), ("rise_lake", partial(rise_lake.measure, [3], steps=1, test=2))):
+    generated = partial(rise_reasoning_gym.measure, [3], "chain_sum", str(BASE), 1, steps=1, test=2)
+    for name, quick in (("rise_reasoning_gym", generated), ("rise_lake", partial(rising.of_seeds, rise_lake.measure_seed, [3], steps=1, test=2))):
         (run,) = printed(capsys, name, quick)["runs"]
         assert run["seed"] == 3 and {"untrained_best", "trained_best", "rule", "pass_at_8_untrained", "rise_low"} < run.keys()
-    table = printed(capsys, "rise_reasoning_gym", partial(rise_reasoning_gym.table, str(BASE), ["gcd"], 2))
-    assert table["tasks"]["gcd"].keys() == {"T = 1", "T = 0.5", "T = 0.3", "T = 0", "pass@8", "rule"}
+    table = printed(capsys, "rise_reasoning_gym", partial(rise_reasoning_gym.table, str(BASE), ["products"], 2))
+    assert list(table["tasks"]) == ["products", "products, 4 examples"]
+    assert table["tasks"]["products"].keys() == {"T = 1", "T = 0.5", "T = 0.3", "T = 0", "pass@8", "rule"}
 
 
 def test_rise_of_the_real_model(capsys):

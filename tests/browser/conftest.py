@@ -155,3 +155,27 @@ def shot(tmp_path):
         return folder / f"{name}.png"
 
     return save
+
+
+@pytest.fixture(scope="session")
+def watch_folder(tmp_path_factory):
+    """A folder with the views of the page "Watch it learn"."""
+    from test_watch_it_learn import write_page
+
+    return write_page(tmp_path_factory.mktemp("watch"))
+
+
+@pytest.fixture(scope="session")
+def watch_site(watch_folder):
+    from test_watch_it_learn import serve
+
+    with serve(watch_folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def references():
+    """The policies of the page, computed by transformers."""
+    from policy_reference import ITEMS, Reference
+
+    return {game: Reference(game) for game in ITEMS}

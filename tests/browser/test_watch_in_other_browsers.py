@@ -7,8 +7,8 @@ import threading
 
 import pytest
 import torch
-from policy_reference import ITEMS, Reference
-from test_watch_it_learn import ENGINE, READY, Quiet, check_shares, sample, serve, states, text_of, write_page
+from policy_reference import ITEMS
+from test_watch_it_learn import ENGINE, READY, Quiet, check_shares, sample, serve, states, text_of
 from webdriver import Firefox, WebKit
 
 import tic_tac_toe
@@ -41,22 +41,6 @@ def tab(request, tmp_path_factory):
         yield tab
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_page(tmp_path_factory.mktemp("watch"))
-
-
-@pytest.fixture(scope="module")
-def site(folder):
-    with serve(folder) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def references():
-    return {game: Reference(game) for game in ITEMS}
-
-
 def opened(tab, address: str, i: int) -> None:
     """Open the page, go to its i-th view and wait until all weights are there."""
     tab.open(address)
@@ -65,9 +49,9 @@ def opened(tab, address: str, i: int) -> None:
     tab.wait(LOADED, i)
 
 
-def test_logits_and_greedy_answers_are_those_of_transformers(tab, site, folder, references):
-    tab.open(site)
-    found = states(folder)
+def test_logits_and_greedy_answers_are_those_of_transformers(tab, watch_site, watch_folder, references):
+    tab.open(watch_site)
+    found = states(watch_folder)
     tab.evaluate(ENGINE, found["2048"]["_esm"].replace("export default", "const view ="))
     for game, state in found.items():
         tab.evaluate(READY, [game, {key: state[key] for key in ("config", "tokenizer", "scale", "steps")}])
@@ -82,8 +66,8 @@ def test_logits_and_greedy_answers_are_those_of_transformers(tab, site, folder, 
             assert answers == reference.answers(step, texts)
 
 
-def test_2048_by_keys_and_pointer(tab, site, references):
-    opened(tab, site, 0)
+def test_2048_by_keys_and_pointer(tab, watch_site, references):
+    opened(tab, watch_site, 0)
     reference, cells = references["2048"], list(POSITIONS["2048"][0][2])
 
     def check(step):
@@ -115,8 +99,8 @@ def test_2048_by_keys_and_pointer(tab, site, references):
     assert tab.evaluate("(selector) => document.querySelector(selector).textContent", buttons) == "Play"
 
 
-def test_a_move_of_tic_tac_toe(tab, site, references):
-    opened(tab, site, 1)
+def test_a_move_of_tic_tac_toe(tab, watch_site, references):
+    opened(tab, watch_site, 1)
     reference = references["tic_tac_toe"]
     for label, key in (("Training step", "End"), ("Temperature", "Home")):
         tab.evaluate(FOCUS, [1, label])
@@ -131,18 +115,18 @@ def test_a_move_of_tic_tac_toe(tab, site, references):
     check_shares(tab.evaluate(SHARES, 1), reference, "tic_tac_toe", reference.steps[-1], cells)
 
 
-def test_both_views_load_at_once_from_the_disk(tab, folder, references):
-    text = (folder / "index.html").read_text("utf-8")
-    (folder / "both.html").write_text(text.replace("height: 2000px", ""), "utf-8")
+def test_both_views_load_at_once_from_the_disk(tab, watch_folder, references):
+    text = (watch_folder / "index.html").read_text("utf-8")
+    (watch_folder / "both.html").write_text(text.replace("height: 2000px", ""), "utf-8")
     tab.command("SetWindowRect", "window/rect", width=1360, height=1090)
-    opened(tab, (folder / "both.html").as_uri(), 0)
+    opened(tab, (watch_folder / "both.html").as_uri(), 0)
     tab.evaluate(SHOW, 1)
     for i, game in enumerate(ITEMS):
         tab.wait(LOADED, i)
         check_shares(tab.evaluate(SHARES, i), references[game], game, 0, POSITIONS[game][0][2])
 
 
-def test_a_reader_who_leaves_while_weights_load_finds_them_on_the_way_back(tab, folder):
+def test_a_reader_who_leaves_while_weights_load_finds_them_on_the_way_back(tab, watch_folder):
     """WebKit keeps the page, and breaks its downloads."""
     left = threading.Event()
 
@@ -158,8 +142,8 @@ def test_a_reader_who_leaves_while_weights_load_finds_them_on_the_way_back(tab, 
             except ConnectionError:
                 pass
 
-    (folder / "elsewhere.html").write_text("<!doctype html><title>elsewhere</title>", "utf-8")
-    with serve(folder, Slow) as address:
+    (watch_folder / "elsewhere.html").write_text("<!doctype html><title>elsewhere</title>", "utf-8")
+    with serve(watch_folder, Slow) as address:
         tab.open(address)
         tab.wait("() => document.querySelector('.an-loading')?.textContent.startsWith('Loading')")
         tab.open(f"{address}/elsewhere.html")

@@ -64,33 +64,17 @@ def serve(folder: Path, handler: type[SimpleHTTPRequestHandler] = Quiet) -> Iter
         server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return write_page(tmp_path_factory.mktemp("watch"))
-
-
-@pytest.fixture(scope="module")
-def site(folder):
-    with serve(folder) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def references():
-    return {game: Reference(game) for game in ITEMS}
-
-
 def states(folder: Path) -> dict[str, dict]:
     found = re.findall(r'type="application/json">(.*?)</script>', (folder / "index.html").read_text("utf-8"))
     return {state["game"]: state for state in (json.loads(text)["state"] for text in found)}
 
 
 @pytest.fixture(scope="module")
-def engine(browser, site, folder):
+def engine(browser, watch_site, watch_folder):
     """A tab in which `policies["2048"]` and `policies.tic_tac_toe` are loaded."""
     tab = browser.new_page()
-    tab.goto(site)
-    found = states(folder)
+    tab.goto(watch_site)
+    found = states(watch_folder)
     tab.evaluate(ENGINE, found["2048"]["_esm"].replace("export default", "const view ="))
     for game, state in found.items():
         tab.evaluate(READY, [game, {key: state[key] for key in ("config", "tokenizer", "scale", "steps")}])
@@ -254,8 +238,8 @@ def check_table(found, reference: Reference, game: str, step: int, cells: list) 
 
 
 @pytest.mark.parametrize("game", ITEMS)
-def test_the_slider_changes_the_policy_by_pointer_and_keys(page, site, references, game, shot):
-    found, reference, cells = opened(page, site, game), references[game], POSITIONS[game][0][2]
+def test_the_slider_changes_the_policy_by_pointer_and_keys(page, watch_site, references, game, shot):
+    found, reference, cells = opened(page, watch_site, game), references[game], POSITIONS[game][0][2]
     check_table(found, reference, game, 0, cells)
     slider = found.get_by_label("Training step")
     slider.focus()
@@ -275,8 +259,8 @@ def test_the_slider_changes_the_policy_by_pointer_and_keys(page, site, reference
     shot(found, f"watch_{game}")
 
 
-def test_a_board_is_edited_by_clicks_keys_and_dragging(page, site, references):
-    found, reference = opened(page, site, "2048"), references["2048"]
+def test_a_board_is_edited_by_clicks_keys_and_dragging(page, watch_site, references):
+    found, reference = opened(page, watch_site, "2048"), references["2048"]
     cells = list(POSITIONS["2048"][0][2])
     board = found.locator(".an-stage .an-cell")
     board.nth(0).click()  # an empty cell becomes a 2
@@ -311,8 +295,8 @@ def test_a_board_is_edited_by_clicks_keys_and_dragging(page, site, references):
     check_table(found, reference, "2048", 0, cells)
 
 
-def test_it_plays_a_greedy_game_as_python_does(page, site, references, greedy):
-    found, reference = opened(page, site, "2048"), references["2048"]
+def test_it_plays_a_greedy_game_as_python_does(page, watch_site, references, greedy):
+    found, reference = opened(page, watch_site, "2048"), references["2048"]
     found.get_by_label("Training step").focus()
     press(page, "End")
     found.get_by_label("Temperature").focus()
@@ -343,8 +327,8 @@ def test_it_plays_a_greedy_game_as_python_does(page, site, references, greedy):
     assert rule == sum(play(corner_player, FIRST_SEED + 1 + i, winning_tile=tile).won for i in range(games))
 
 
-def test_the_reader_plays_tic_tac_toe_against_a_step(page, site, references, shot):
-    found, reference = opened(page, site, "tic_tac_toe"), references["tic_tac_toe"]
+def test_the_reader_plays_tic_tac_toe_against_a_step(page, watch_site, references, shot):
+    found, reference = opened(page, watch_site, "tic_tac_toe"), references["tic_tac_toe"]
     found.get_by_label("Training step").focus()
     press(page, "End")
     found.get_by_label("Temperature").focus()
@@ -409,8 +393,8 @@ def test_the_corner_rule_s_figure_is_of_the_same_games(references):
     assert 100 * sum(won) / len(won) == watch.CORNER_RULE_WON
 
 
-def test_the_reader_plays_2048_by_the_arrows_and_goes_back(page, site):
-    found = opened(page, site, "2048")
+def test_the_reader_plays_2048_by_the_arrows_and_goes_back(page, watch_site):
+    found = opened(page, watch_site, "2048")
     board = found.locator(".an-stage .an-cell")
     cells = lambda: [int(text or 0) for text in board.all_inner_texts()]  # noqa: E731
     before = cells()
@@ -432,8 +416,8 @@ def test_the_reader_plays_2048_by_the_arrows_and_goes_back(page, site):
     assert cells()[0] == 0
 
 
-def test_an_illegal_answer_is_marked_and_another_step_ends_the_40_games(page, site):
-    found = opened(page, site, "tic_tac_toe")
+def test_an_illegal_answer_is_marked_and_another_step_ends_the_40_games(page, watch_site):
+    found = opened(page, watch_site, "tic_tac_toe")
     found.locator(".an-ticks button").last.click()
     assert found.locator(".an-board-status").inner_text() == "◯ is to move."
     found.get_by_label("Temperature").fill("0")
@@ -455,8 +439,8 @@ def test_an_illegal_answer_is_marked_and_another_step_ends_the_40_games(page, si
     assert found.get_attribute("data-games") == games != "40"
 
 
-def test_a_board_that_no_game_reaches_is_explained(page, site):
-    found = opened(page, site, "tic_tac_toe")
+def test_a_board_that_no_game_reaches_is_explained(page, watch_site):
+    found = opened(page, watch_site, "tic_tac_toe")
     found.get_by_label("Position").select_option(label="The empty board")
     square = found.locator(".an-stage .an-cell").first
     square.click()
@@ -465,59 +449,59 @@ def test_a_board_that_no_game_reaches_is_explained(page, site):
     assert found.locator(".an-share > span").last.inner_text() == "–"
 
 
-def test_weights_come_when_the_reader_gets_there_and_are_small(page, site, folder):
+def test_weights_come_when_the_reader_gets_there_and_are_small(page, watch_site, watch_folder):
     asked = []
     page.on("request", lambda request: asked.append(request.url.rpartition("/")[2]))
-    found = opened(page, site, "2048")
+    found = opened(page, watch_site, "2048")
     assert not [name for name in asked if name.startswith("tic_tac_toe")]
     assert [name for name in asked if name.endswith(".safetensors")][0] == "2048_0000.safetensors" and found.locator(".an-loading").is_hidden()
-    opened(page, site, "tic_tac_toe")
+    opened(page, watch_site, "tic_tac_toe")
     files = {name for name in asked if name.endswith(".safetensors")}
-    page_bytes = sum((folder / name).stat().st_size for name in ("index.html", "live.js"))
-    assert len(files) == sum(len(state["steps"]) for state in states(folder).values())
-    assert page_bytes + sum((folder / "policies" / name).stat().st_size for name in files) <= MOST_BYTES
+    page_bytes = sum((watch_folder / name).stat().st_size for name in ("index.html", "live.js"))
+    assert len(files) == sum(len(state["steps"]) for state in states(watch_folder).values())
+    assert page_bytes + sum((watch_folder / "policies" / name).stat().st_size for name in files) <= MOST_BYTES
 
 
-def test_weights_that_cannot_be_read_are_named(page, site):
+def test_weights_that_cannot_be_read_are_named(page, watch_site):
     page.route("**/2048_0000.safetensors", lambda route: route.fulfill(status=404))
-    page.goto(site)
+    page.goto(watch_site)
     page.get_by_text("could not be loaded").first.wait_for()
     assert "404" in page.locator(".an-loading").first.inner_text()
 
 
-def test_the_page_opens_from_the_disk(browser, folder, references):
+def test_the_page_opens_from_the_disk(browser, watch_folder, references):
     tab = browser.new_page()
-    found = opened(tab, (folder / "index.html").as_uri(), "2048")
+    found = opened(tab, (watch_folder / "index.html").as_uri(), "2048")
     check_table(found, references["2048"], "2048", 0, POSITIONS["2048"][0][2])
     tab.close()
 
 
-def test_a_phone_in_the_dark(page, site, shot):
+def test_a_phone_in_the_dark(page, watch_site, shot):
     page.emulate_media(color_scheme="dark")
     page.add_init_script("addEventListener('DOMContentLoaded', () => { document.body.style.background = '#131416'; })")
     for game in ITEMS:
-        found = opened(page, site, game, width=375, height=812)
+        found = opened(page, watch_site, game, width=375, height=812)
         assert found.get_attribute("data-theme") == "dark"
         assert page.evaluate("document.documentElement.scrollWidth") <= 375
         shot(found, f"watch_phone_{game}")
 
 
-def test_a_screen_reader_gets_a_table_and_names(page, site):
-    found = opened(page, site, "2048")
+def test_a_screen_reader_gets_a_table_and_names(page, watch_site):
+    found = opened(page, watch_site, "2048")
     tree = found.aria_snapshot()
     assert "Probability of each answer on this board" in tree and re.search(r'slider "Training step"', tree)
     assert 'rowheader "left"' in tree and 'columnheader "probability"' in tree and "row 4, column 1: 64" in tree
     assert re.search(r'row "down illegal', tree)
 
 
-def test_a_view_whose_weights_a_kernel_would_send_leaves_its_picture(page, site, folder):
-    state = states(folder)["2048"]
+def test_a_view_whose_weights_a_kernel_would_send_leaves_its_picture(page, watch_site, watch_folder):
+    state = states(watch_folder)["2048"]
     state["steps"] = [{key: value for key, value in step.items() if key != "file"} for step in state["steps"]]
     text = json.dumps({"state": state | {"wanted": None, "sent": None}}).replace("<", "\\u003c")
     still = '<div><img alt="picture" src="data:,"></div><div><div class="art-nb-still">numbers</div></div>'
     script = '<script src="live.js"></script>'
     page_of = f'<!doctype html><div><script class="art-nb-state" type="application/json">{text}</script></div>{still}{script}'
-    (folder / "still.html").write_text(page_of, "utf-8")
-    page.goto(f"{site}/still.html")
+    (watch_folder / "still.html").write_text(page_of, "utf-8")
+    page.goto(f"{watch_site}/still.html")
     page.wait_for_function("document.querySelectorAll('.art-nb-state').length === 0")
     assert page.locator(".an-policy").count() == 0 and page.get_by_text("numbers").is_visible()

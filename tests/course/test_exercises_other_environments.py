@@ -5,7 +5,7 @@ from exercise_answers import hold
 
 from course.exercises.other_environments import EXERCISES, Safe, SafeEnvironment, check, code_of
 from course.frozen_lake import board, careful, distinct_lakes, lake
-from course.generated_tasks import distinct_rows, most_frequent_answer
+from course.generated_tasks import distinct_rows, most_frequent_answer, played_by_rule
 
 
 class WithAFactory:
@@ -162,4 +162,6 @@ def test_the_most_frequent_answer_is_that_of_training():
     constant = questions.item["answer"]
     held_out = [{"index": index, "split": "val"} for index in range(12)]
     expected = [questions.reset(**row) and questions.item["answer"] == constant for row in held_out]
-    assert most_frequent_answer(questions, rows, held_out) == expected and True in expected
+    assert most_frequent_answer(questions, rows) == constant and True in expected
+    assert played_by_rule(questions, held_out, lambda item: constant) == expected
+    assert all(played_by_rule(questions, held_out, lambda item: item["answer"]))
