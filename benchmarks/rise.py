@@ -2,15 +2,13 @@
 
 `python -m benchmarks.rise --seeds 0 1 2` prints one JSON line. `runs` has for each seed of the backend (initial adapter and
 all samples), in percent of 200 test games: `untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and
-`trained_best` at the temperature that won most of 100 validation games on each side, `rule` (the corner rule),
-`pass_at_8_untrained` (of 50 test games), the paired rise of the trained over the untrained policy, each at its best, with a
-95% interval, the same over the rule, the training games won at each step, and the seconds of training. `ratio` is the mean
-of `trained_best` over that of `untrained_best`. The settings are the notebook's; `--turn-discount` changes one of them.
-`--settings steady` has others (`RECIPES`), which differ in six things: a reward for a corner, a baseline for the board
-before each move, the discount, the temperature of the answers, the learning rate and the number of steps.
+`trained_best` at the temperature that won most of 100 validation games on each side, `rule` (the corner rule), `greedy`
+(the player that takes the highest reward, given the rules), `pass_at_8_untrained` (of 50 test games), the paired rise of
+the trained over the untrained policy, each at its best, with a 95% interval, the same over the rule, the training games won
+at each step, and the seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`.
 
-`python -m benchmarks.rise >> data/results/rise_2048.jsonl` appends the results; notebook 02 shows all lines of this file
-and of rise_2048_steady.jsonl.
+The settings are the notebook's. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
+the baseline. `python -m benchmarks.rise >> data/results/rise_2048.jsonl` appends the results; notebook 02 shows all lines.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from statistics import fmean
 
@@ -29,7 +27,7 @@ from benchmarks.rising import decayed_rate, train
 from benchmarks.skills import game
 from course import comparison
 from game_2048 import TurnWeights, scenarios, turn_reward
-from game_2048.players import corner_player, play
+from game_2048.players import corner_player, greedy_player, play
 from game_2048.rules import parse
 
 WINNING_TILE, GROUPS, SIZE = 256, 2, 16
@@ -40,64 +38,58 @@ VALIDATION, TEST, PASSES, TRIES = 100, 200, 50, 8  # games; games for pass@k; k
 class TrainingRecipe:
     """Settings of training.
 
-    first_rate: the learning rate, which falls linearly over the steps. corner: weight of a largest tile in a corner.
-    temperature: of the answers. board_value: of the board before a move, relative to its reward; subtracted from the return
-    of the move (potential-based shaping: Ng, Harada and Russell, ICML 1999).
+    first_rate: the learning rate, which falls linearly over the steps. temperature: of the answers in training.
+    closeness: weight of the tiles' closeness to one corner in the reward of a move. board_value: what a board is worth,
+    relative to the reward of a move that leads to it; the value of the board before a move is subtracted from the move's
+    return (potential-based shaping: Ng, Harada and Russell, ICML 1999).
     """
 
-    steps: int = 40
+    steps: int = 24
     first_rate: float = 3e-3
-    turn_discount: float = 0.8
-    temperature: float = 1.0
-    corner: float = 0.0
-    board_value: float = 0.0
+    turn_discount: float = 0.7
+    temperature: float = 0.8
+    closeness: float = 0.2
+    board_value: float = 2.5
 
     def weights(self) -> TurnWeights:
         """Return the weights of the turn rewards."""
         return TurnWeights(
-            merges=0.1, empty=0.3, monotonicity=0.3, smoothness=0.3, illegal=-2, loss=-1, win=3, corner=self.corner
+            merges=0.1, empty=0.3, monotonicity=0.3, smoothness=0.3, illegal=-2, loss=-1, win=3, closeness=self.closeness
         )
 
 
-RECIPES = {
-    "notebook": TrainingRecipe(),
-    "steady": TrainingRecipe(32, 2e-3, turn_discount=0.5, temperature=0.8, corner=0.3, board_value=1.5),
-}
-
-
-async def episode(model: art.TrainableModel, settings: TrainingRecipe, seed: int, temperature: float) -> art.Trajectory:
-    """Play one game with the notebook's winning tile and the rewards of these settings."""
-    weights = settings.weights()
+async def episode(model: art.TrainableModel, recipe: TrainingRecipe, seed: int, temperature: float) -> art.Trajectory:
+    """Play one game with the notebook's winning tile and the rewards of this recipe."""
+    weights = recipe.weights()
     trajectory = await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature, weights=weights)
-    if settings.board_value:
-        boards = [board for m in trajectory.messages() if m["role"] == "user" and (board := parse(str(m["content"])))]
-        values = [settings.board_value * turn_reward(board, 0, WINNING_TILE, weights) for board in boards]
-        moves = zip(trajectory.turn_rewards, values, [*values[1:], 0.0], strict=True)
-        trajectory.turn_rewards = [reward - value + settings.turn_discount * later for reward, value, later in moves]
+    boards = [board for m in trajectory.messages() if m["role"] == "user" and (board := parse(str(m["content"])))]
+    values = [recipe.board_value * turn_reward(board, 0, WINNING_TILE, weights) for board in boards]
+    moves = zip(trajectory.turn_rewards, values, [*values[1:], 0.0], strict=True)
+    trajectory.turn_rewards = [reward + recipe.turn_discount * later - value for reward, value, later in moves]
     return trajectory
 
 
 async def wins(model: art.TrainableModel, seed: int, temperature: float) -> bool:
     """Play one game. Returns whether it was won."""
-    return bool((await episode(model, RECIPES["notebook"], seed, temperature)).metrics["won"])
+    return bool((await game(model, seed, False, WINNING_TILE, temperature)).metrics["won"])
 
 
-async def train_player(model: art.TrainableModel, settings: TrainingRecipe) -> float:
-    """Train with these settings. Returns seconds."""
+async def train_player(model: art.TrainableModel, recipe: TrainingRecipe) -> float:
+    """Train by this recipe. Returns seconds."""
     configs = [
         art.TrainConfig(
-            learning_rate=decayed_rate(step, settings.steps, settings.first_rate),
-            turn_discount=settings.turn_discount,
-            grpo={"temperature": settings.temperature},
+            learning_rate=decayed_rate(step, recipe.steps, recipe.first_rate),
+            turn_discount=recipe.turn_discount,
+            grpo={"temperature": recipe.temperature},
         )
-        for step in range(settings.steps)
+        for step in range(recipe.steps)
     ]
-    rollout, seeds = partial(episode, model, settings), scenarios("train", settings.steps * GROUPS)
-    return await train(model, rollout, seeds, configs, GROUPS, SIZE, ["won"], temperature=settings.temperature)
+    rollout, seeds = partial(episode, model, recipe), scenarios("train", recipe.steps * GROUPS)
+    return await train(model, rollout, seeds, configs, GROUPS, SIZE, ["won"], temperature=recipe.temperature)
 
 
 async def measure_seed(
-    folder: str, seed: int, settings: TrainingRecipe = RECIPES["notebook"],
+    folder: str, seed: int, recipe: TrainingRecipe,
     validation: int = VALIDATION, test: int = TEST, passes: int = PASSES,
 ) -> dict:  # fmt: skip
     """Train from one seed. Returns percent of test games, and seconds of gathering and updating."""
@@ -105,30 +97,35 @@ async def measure_seed(
     plays, held_out = partial(wins, model), (scenarios("val", validation), scenarios("test", test))
     untrained = await comparison.measure(plays, *held_out)
     tries = await comparison.tries_at(plays, scenarios("test", passes), TRIES)
-    seconds = await train_player(model, settings)
+    seconds = await train_player(model, recipe)
     trained = await comparison.measure(plays, *held_out)
-    rule = [play(corner_player, s, winning_tile=WINNING_TILE).won for s in held_out[1]]
+    rule, greedy = (
+        [play(player, s, winning_tile=WINNING_TILE).won for s in held_out[1]]
+        for player in (corner_player, greedy_player(recipe.weights(), WINNING_TILE))
+    )
     found = comparison.compare(untrained, trained, rule, "corner rule", tries)
     say(f"{model.name}: {found.table()}")
     curve = [100 * won for won in model.history().query("split == 'train'").won]
-    return {"seed": seed, **found.summary(), "seconds": seconds, "won_in_training": curve, "validation": found.validation}
+    return {
+        "seed": seed, **found.summary(), "greedy": 100 * fmean(greedy), "seconds": seconds,
+        "won_in_training": curve, "validation": found.validation,
+    }  # fmt: skip
 
 
-def measure(seeds: list[int], settings: TrainingRecipe) -> dict:
+def measure(seeds: list[int], recipe: TrainingRecipe) -> dict:
     """Train from each seed."""
     with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, seed, settings)) for seed in seeds]
+        runs = [asyncio.run(measure_seed(folder, seed, recipe)) for seed in seeds]
     ratio = fmean(run["trained_best"] for run in runs) / fmean(run["untrained_best"] for run in runs)
-    return {"settings": asdict(settings), "runs": runs, "ratio": ratio}
+    return {"settings": asdict(recipe), "runs": runs, "ratio": ratio}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
-    parser.add_argument("--settings", choices=RECIPES, default="notebook", help="of training, see above")
-    parser.add_argument("--turn-discount", type=float, help="weight of a reward one turn later, in place of the settings'")
-    arguments = parser.parse_args()
-    settings = RECIPES[arguments.settings]
-    if arguments.turn_discount is not None:
-        settings = replace(settings, turn_discount=arguments.turn_discount)
-    print_result("rise", lambda: measure(arguments.seeds, settings))
+    for field in fields(TrainingRecipe):
+        kind = type(field.default)
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default, help="see TrainingRecipe")
+    arguments = vars(parser.parse_args())
+    seeds = arguments.pop("seeds")
+    print_result("rise", lambda: measure(seeds, TrainingRecipe(**arguments)))

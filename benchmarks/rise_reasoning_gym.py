@@ -56,6 +56,10 @@ def equation(item: dict) -> str:
     return f"{asked.removesuffix(' =')} = {item['answer']}"
 
 
+def answer_alone(item: dict) -> str:
+    return str(item["answer"])
+
+
 TASKS = {
     "chain_sum": GeneratedTask(
         {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 2}, worked=equation, max_tokens=16
@@ -73,6 +77,24 @@ TASKS = {
         {"min_num_candidates": 2, "max_num_candidates": 2, "min_n": 10, "max_n": 1000},
         max_tokens=16,
         rule=lambda item: str(item["metadata"]["candidates"][0]),
+    ),
+    "decimal_chain_sum": GeneratedTask(
+        {
+            "min_terms": 2,
+            "max_terms": 2,
+            "min_digits": 1,
+            "max_digits": 1,
+            "min_decimal_places": 1,
+            "max_decimal_places": 1,
+        },
+        worked=equation,
+        max_tokens=16,
+    ),
+    "word_sequence_reversal": GeneratedTask(
+        {"min_words": 3, "max_words": 3}, "a list of words", "last_line", max_tokens=24, worked=answer_alone
+    ),
+    "needle_haystack": GeneratedTask(
+        {"min_num_statements": 4, "max_num_statements": 6}, "a name", "last_line", max_tokens=16, worked=answer_alone
     ),
     "spell_backward": GeneratedTask({"min_word_len": 3, "max_word_len": 4}, "a word", "last_line"),
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,14 +17,15 @@ import art_nb as art
 from art_nb.storage.checkpoints import list_checkpoints
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import say
-from benchmarks.rise import GROUPS, RECIPES, SIZE, WINNING_TILE, train_player
+from benchmarks.rise import GROUPS, SIZE, WINNING_TILE, TrainingRecipe, train_player
 from benchmarks.rollout import MAX_TOKENS
 from course.policy_files import kept_steps
 from data.item import write_described
 from data.policy_steps import checkpoints_of, games_table, save_steps
 from game_2048 import Game, scenarios
 
-STEPS = RECIPES["notebook"].steps
+RECIPE = TrainingRecipe()
+STEPS = RECIPE.steps
 GAMES = 100  # of the validation split, at each temperature, for each kept step
 TEMPERATURES = (1.0, 0.3)
 
@@ -38,9 +39,8 @@ def build(folder: Path, *, steps: int = STEPS, games: int = GAMES, seed: int = 0
         model, seconds, won = asyncio.run(_trained(files, steps, games, seed))
         checkpoints = checkpoints_of(model, files)
         facts = {
-            "game": "2048", "base": "nano", "winning_tile": WINNING_TILE, "seed": seed, "steps": steps,
+            "game": "2048", "base": "nano", "winning_tile": WINNING_TILE, "seed": seed, **asdict(RECIPE), "steps": steps,
             "recipe_steps": STEPS, "games_a_step": GROUPS * SIZE, "groups": GROUPS,
-            "learning_rate": RECIPES["notebook"].first_rate, "turn_discount": RECIPES["notebook"].turn_discount,
             "minutes": round(seconds / 60, 1), "device": f"cpu, {torch.get_num_threads()} threads",
             "torch": torch.__version__, "games": games, "won": {str(step): row for step, row in won.items()},
         }  # fmt: skip
@@ -57,7 +57,7 @@ def _save(checkpoints: Path, steps: list[int], facts: dict, folder: Path) -> Non
 async def _trained(files: str, steps: int, games: int, seed: int) -> tuple[art.TrainableModel, float, dict]:
     """Return the model, the seconds of training, and for each kept step the percent of games won at each temperature."""
     model = await registered(files, str(BASE), "steps", seed=seed)
-    seconds = await train_player(model, replace(RECIPES["notebook"], steps=steps))
+    seconds = await train_player(model, replace(RECIPE, steps=steps))
     assert steps in list_checkpoints(checkpoints_of(model, files))
     won = {}
     for step in kept_steps(steps):
@@ -100,8 +100,10 @@ seed {seed}. The recipe is that of benchmarks/rise.py.
 | | |
 | --- | --- |
 | steps | {steps} of {games_a_step} games each, in {groups} groups |
-| learning rate | {learning_rate}, falling linearly to a tenth of it |
+| learning rate | {first_rate}, falling linearly to a tenth of it |
+| temperature of the training games | {temperature} |
 | discount of turn rewards | {turn_discount} |
+| weight of closeness to a corner; value of a board | {closeness}; {board_value} |
 | format | W + {scale} B A for each matrix W of data/nano; A and B in int8, times NAME_scale for each row |
 
 Games won, of {games} games of the validation split, with the adapters before quantisation:

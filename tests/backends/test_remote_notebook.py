@@ -12,8 +12,8 @@ from art_nb.storage.run_log import RunLog
 
 ROOT = Path(__file__).parents[2]
 HERE = 'backend = LocalBackend(path=".art")'
-SMALL = {"WIN = 256": "WIN = 32", "GROUP_SIZE = 40, 2, 16": "GROUP_SIZE = 2, 2, 6"}
-NEEDED = ("WIN = ", HERE, "async def rollout(", "async def train(")  # the cells that contain these texts
+SMALL = {"WIN = 256": "WIN = 32", "GROUP_SIZE = 24, 2, 16": "GROUP_SIZE = 2, 2, 6"}
+NEEDED = ("WIN = ", HERE, "async def rollout(", "def less_board_values(", "async def train(")  # the cells that contain these texts
 
 
 def recipe() -> str:

@@ -1,7 +1,10 @@
 """The adapter of verifiers, with the package itself, in an environment of its own."""
 
 import asyncio
+import os
+import subprocess
 import sys
+import time
 from types import ModuleType
 
 import pytest
@@ -67,3 +70,31 @@ def test_our_environments_are_tasksets(name):
     assert trajectory.messages()[0]["content"] == first
     assert [m["content"] for m in trajectory.messages() if m["role"] == "tool"] == observations
     assert trajectory.reward == pytest.approx(own.get_reward()) and observations
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_our_tools_start_in_a_process_of_their_own(name, tmp_path):
+    """As verifiers' command vf-eval starts them: `python -m` their module, which writes the port that it listens on."""
+    import mcp
+
+    tools, file = taskset_class(name).task_type().tools, tmp_path / "port"
+
+    async def listed(port: str) -> list[str]:
+        for attempt in range(100):  # the port is written before the server accepts
+            try:
+                async with mcp.Client(f"http://127.0.0.1:{port}/mcp") as client:
+                    return [tool.name for tool in (await client.list_tools()).tools]
+            except Exception:
+                if attempt == 99:
+                    raise
+                await asyncio.sleep(0.2)
+
+    settings = {"VF_CONFIG": "{}", "MCP_PORT_FILE": str(file), "VF_STATE_URL": "", "VF_STATE_SECRET": ""}
+    with subprocess.Popen([sys.executable, "-m", tools.__module__], env={**os.environ, **settings}) as server:
+        try:
+            while not (file.exists() and file.read_text()):
+                assert server.poll() is None, "the process ended"
+                time.sleep(0.1)
+            assert asyncio.run(listed(file.read_text())) == list(environment_tools(tools.environment_factory()))
+        finally:
+            server.kill()

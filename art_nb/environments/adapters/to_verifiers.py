@@ -30,7 +30,7 @@ class EnvironmentData(vf.TaskData):
     row: dict[str, Any]
 
 
-class EnvironmentTools(vf.Toolset):
+class EnvironmentTools(vf.Toolset[vf.ToolsetConfig]):
     """The tools of one episode, an MCP server that verifiers starts for each rollout. A subclass names its environment."""
 
     TOOL_PREFIX = None

@@ -25,3 +25,7 @@ class CodeRepairTaskset(EnvironmentTaskset, vf.Taskset[CodeRepairTask, vf.Taskse
     """The episodes of held-out rows."""
 
     rows = tuple({"problem": problem.id} for problem in problems("val"))
+
+
+if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+    CodeRepairTools.run()

@@ -25,3 +25,7 @@ class RetailTaskset(EnvironmentTaskset, vf.Taskset[RetailTask, vf.TasksetConfig]
     """The episodes of held-out rows."""
 
     rows = tuple({"task": task.id} for task in course_tasks("retail", "val"))
+
+
+if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+    RetailTools.run()

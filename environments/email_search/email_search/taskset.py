@@ -25,3 +25,7 @@ class EmailTaskset(EnvironmentTaskset, vf.Taskset[EmailTask, vf.TasksetConfig]):
     """The episodes of held-out rows."""
 
     rows = tuple({"scenario": scenario.id} for scenario in scenarios("val"))
+
+
+if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+    EmailTools.run()

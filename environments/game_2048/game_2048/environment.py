@@ -56,7 +56,7 @@ class TurnWeights:
     illegal: float = -1.0
     win: float = 2.0
     loss: float = -2.0
-    corner: float = 0.0
+    closeness: float = 0.0
 
 
 DEFAULT_TURN_WEIGHTS = TurnWeights()
@@ -72,7 +72,8 @@ def turn_reward(
     empty: the share of empty cells;
     monotonicity: 1 if every line is monotonic, less the more it zigzags, at least 0;
     smoothness: 1 if all neighbouring tiles are equal, minus their scaled mean distance in doublings, at least 0;
-    corner: 1 if a tile of the largest value is in a corner, else 0.
+    closeness: the mean closeness of the tiles to the lower left corner, weighted by their values: 1 in that corner, 0 in the
+    opposite one.
     Source: the features are common in 2048 programs; they are scaled here to have similar sizes.
     """
     size, doublings = len(moved), log2(winning_tile) - 1
@@ -85,12 +86,15 @@ def turn_reward(
         + weights.empty * sum([row.count(0) for row in moved]) / size**2
         + weights.monotonicity * (1 - zigzag / worst_zigzag)
         + weights.smoothness * (1 - distance / (max(1, pairs) * doublings))
-        + (weights.corner * _largest_in_a_corner(moved) if weights.corner else 0.0)
+        + (weights.closeness * _closeness(moved) if weights.closeness else 0.0)
     )
 
 
-def _largest_in_a_corner(board: Board) -> bool:
-    return max(map(max, board)) in (board[0][0], board[0][-1], board[-1][0], board[-1][-1])
+def _closeness(board: Board) -> float:
+    """Return the mean over the tiles, weighted by their values, of 1 minus the scaled number of steps to the lower left."""
+    far = 2 * (len(board) - 1)
+    steps = sum(tile * (len(board) - 1 - i + j) for i, row in enumerate(board) for j, tile in enumerate(row))
+    return 1 - steps / (far * max(1, sum(map(sum, board))))
 
 
 @lru_cache(TABLE_SIZE)

@@ -24,3 +24,7 @@ class Game2048Taskset(EnvironmentTaskset, vf.Taskset[Game2048Task, vf.TasksetCon
     """The episodes of held-out rows."""
 
     rows = tuple({"seed": seed} for seed in scenarios("val", 100))
+
+
+if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+    Game2048Tools.run()

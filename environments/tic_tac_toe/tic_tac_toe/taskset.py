@@ -24,3 +24,7 @@ class TicTacToeTaskset(EnvironmentTaskset, vf.Taskset[TicTacToeTask, vf.TasksetC
     """The episodes of held-out rows."""
 
     rows = tuple({"opening": opening, "seed": 0} for opening in openings("test"))
+
+
+if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+    TicTacToeTools.run()

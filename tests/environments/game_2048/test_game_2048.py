@@ -186,11 +186,16 @@ def test_a_turn_reward_by_hand():
     assert g.turn_reward(moved, 16, 128, weights) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("place", "expected"), [((0, 0), 0.3), ((0, 3), 0.3), ((3, 0), 0.3), ((3, 3), 0.3), ((0, 1), 0), ((1, 1), 0)])
-def test_the_largest_tile_in_a_corner_earns_the_weight_of_the_corner(place, expected):
+@pytest.mark.parametrize(
+    ("place", "expected"), [((3, 0), 1), ((2, 0), 5 / 6), ((3, 1), 5 / 6), ((0, 0), 1 / 2), ((3, 3), 1 / 2), ((0, 3), 0)]
+)
+def test_closeness_falls_with_the_steps_to_the_lower_left_corner(place, expected):
     board = [[0] * 4 for _ in range(4)]
-    board[2][2], board[place[0]][place[1]] = 4, 64
-    assert g.turn_reward(tuple(map(tuple, board)), 0, 128, g.TurnWeights(0, 0, 0, 0, corner=0.3)) == pytest.approx(expected)
+    board[place[0]][place[1]] = 64
+    by_closeness = g.TurnWeights(0, 0, 0, 0, closeness=0.3)
+    assert g.turn_reward(tuple(map(tuple, board)), 0, 128, by_closeness) == pytest.approx(0.3 * expected)
+    board[3][0] += 64  # another tile of 64 in the corner, or one of 128
+    assert g.turn_reward(tuple(map(tuple, board)), 0, 128, by_closeness) == pytest.approx(0.3 * (expected + 1) / 2)
 
 
 @settings(deadline=None)

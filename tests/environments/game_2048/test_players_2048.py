@@ -93,8 +93,8 @@ def test_the_greedy_player_takes_the_move_that_earns_most():
     board = ((8, 8, 16, 0), (0, 0, 0, 0), (0, 0, 0, 0), (2, 0, 0, 0))
     by_merges = p.greedy_player(g.TurnWeights(merges=1, empty=0, monotonicity=0, smoothness=0), 128)
     assert by_merges(board) in ("left", "right")  # the other two merge nothing
-    by_corner = p.greedy_player(g.TurnWeights(merges=0, empty=0, monotonicity=0, smoothness=0, corner=1), 128)
-    assert by_corner(((0,) * 4, (0,) * 4, (64, 0, 0, 0), (2, 0, 0, 0))) == "up"  # 64 goes to no corner otherwise
+    by_closeness = p.greedy_player(g.TurnWeights(merges=0, empty=0, monotonicity=0, smoothness=0, closeness=1), 128)
+    assert by_closeness(((0, 64, 0, 2), (0,) * 4, (0,) * 4, (0,) * 4)) == "down"  # nearer to the lower left than by left
 
 
 def test_play_ends_with_the_game_or_at_the_limit():
