@@ -1,8 +1,8 @@
-"""What SmolLM2 learns of generated tasks of reasoning-gym: a table of ten tasks, untrained, and the rise from several seeds.
+"""What SmolLM2 learns of generated tasks of reasoning-gym: a table of its tasks, untrained, and the rise from several seeds.
 
 `python -m benchmarks.rise_reasoning_gym` prints for each of TASKS the percent of 50 validation questions that the untrained
 model answers right, greedy and at the temperatures 0.3, 0.5 and 1, pass@8 at temperature 1, and the rule: the answer that
-is most frequent in training (number_format: the first of the two numbers). Two tasks have a second row, with four worked
+is most frequent in training (number_format: the first of the two numbers). Five tasks have a second row, with four worked
 examples in the prompt. With `--task chain_sum --examples 4 --seeds 0 1 2` it trains as notebook 13 does and prints the
 columns of all benchmarks of learning (`rising.before_and_after`) on 200 held-out questions. The extra `reasoning-gym` is
 needed.

@@ -24,10 +24,10 @@ from data.item import write_described
 from data.policy_steps import checkpoints_of, games_table, save_steps
 from game_2048 import Game, scenarios
 
-RECIPE = TrainingRecipe()
-STEPS = RECIPE.steps
+TRAINING = TrainingRecipe()
+STEPS = TRAINING.steps
 GAMES = 100  # of the validation split, at each temperature, for each kept step
-TEMPERATURES = (1.0, 0.3)
+TEMPERATURES = (1.0, 0.5)
 
 
 def build(folder: Path, *, steps: int = STEPS, games: int = GAMES, seed: int = 0) -> dict:
@@ -39,7 +39,7 @@ def build(folder: Path, *, steps: int = STEPS, games: int = GAMES, seed: int = 0
         model, seconds, won = asyncio.run(_trained(files, steps, games, seed))
         checkpoints = checkpoints_of(model, files)
         facts = {
-            "game": "2048", "base": "nano", "winning_tile": WINNING_TILE, "seed": seed, **asdict(RECIPE), "steps": steps,
+            "game": "2048", "base": "nano", "winning_tile": WINNING_TILE, "seed": seed, **asdict(TRAINING), "steps": steps,
             "recipe_steps": STEPS, "games_a_step": GROUPS * SIZE, "groups": GROUPS,
             "minutes": round(seconds / 60, 1), "device": f"cpu, {torch.get_num_threads()} threads",
             "torch": torch.__version__, "games": games, "won": {str(step): row for step, row in won.items()},
@@ -57,7 +57,7 @@ def _save(checkpoints: Path, steps: list[int], facts: dict, folder: Path) -> Non
 async def _trained(files: str, steps: int, games: int, seed: int) -> tuple[art.TrainableModel, float, dict]:
     """Return the model, the seconds of training, and for each kept step the percent of games won at each temperature."""
     model = await registered(files, str(BASE), "steps", seed=seed)
-    seconds = await train_player(model, replace(RECIPE, steps=steps))
+    seconds = await train_player(model, replace(TRAINING, steps=steps))
     assert steps in list_checkpoints(checkpoints_of(model, files))
     won = {}
     for step in kept_steps(steps):

@@ -71,7 +71,7 @@ def test_trajectory(page, site):  # noqa: F811
     open_page(page, f"{site}/notebooks/02_2048.html")
     viewer = page.locator(".an-viewer")
     viewer.evaluate("(node) => node.scrollIntoView({ block: 'center' })")
-    viewer.get_by_label("Step").select_option("step 40")
+    viewer.get_by_label("Step").select_option("step 24")
     viewer.get_by_label("Sort").select_option("high")
     viewer.locator(".an-row").first.click()
     viewer.get_by_role("button", name="advantage").click()

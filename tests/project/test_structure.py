@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TORCH = "torch==2.13.0"
 
-MOST_LINES = 18_250  # of Python in art_nb, 1,116 of them adapters of environments. Lower it when the library shrinks.
+MOST_LINES = 18_460  # of Python in art_nb, 1,104 of them adapters of environments. Lower it when the library shrinks.
 MOST_LINES_OF_A_STEP = 9_000
 TRAINING_STEP = ("art_nb.model", "art_nb.gather", "art_nb.backends.local")
 # Underscore names that are not private: ART's public ones, and those that anywidget reads.
@@ -30,7 +30,7 @@ PUBLIC = {"_internal_config", "_experimental_fork_checkpoint", "_delete_checkpoi
 
 # The packages and modules of art_nb, top first: each imports only from itself and from lower ones, for type checking too.
 PACKAGES = [
-    "__main__", "utils", "export", "serving", "skypilot", "local", "backend", "backends", "widgets", "rewards", "environments", "langgraph",
+    "__main__", "utils", "export", "serving", "skypilot", "local", "backend", "backends", "widgets", "rewards", "environments", "langgraph", "mcp",
     "model", "gather", "training", "inference", "monitoring", "storage", "trajectories", "rollouts", "metrics", "api_costs", "dev", "types",
 ]  # fmt: skip
 

@@ -9,19 +9,9 @@ from typing import Any
 
 from art_nb.environments.adapters.base import extra, with_tools
 from art_nb.environments.isolation import BrokenEnvironment
+from art_nb.mcp import complete_task_tool
 
-COMPLETE_TASK = {
-    "type": "function",
-    "function": {
-        "name": "complete_task",
-        "description": "Finish the task.",
-        "parameters": {
-            "type": "object",
-            "properties": {"summary": {"type": "string", "description": "What was done, and the answer."}},
-            "required": ["summary"],
-        },
-    },
-}
+COMPLETE_TASK = {"type": "function", "function": complete_task_tool.to_dict()}
 Calls = list[tuple[str, dict, str]]
 """(tool, arguments, observation) of each call of an episode, in order; the last is `complete_task` if the model finished."""
 
