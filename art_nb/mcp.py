@@ -12,15 +12,14 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from statistics import fmean
 from typing import Any, Self
 
 from openai import AsyncOpenAI
-from pydantic import ConfigDict, Field, TypeAdapter
+from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
 __all__ = [
@@ -28,7 +27,6 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_TOKENS = 8000  # of the generator's answer
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 PROMPT = """Below are the tools and resources of an MCP server. Write {count} different tasks that a user of this server
 could have, for training an agent. Each can be done with these tools and does not name them. Vary the number of calls that
 a task needs, from one to many, and rate its difficulty from 1 (one call) to 5 (many calls, and conclusions from their
@@ -48,7 +46,7 @@ class _Described:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
         """Raises: pydantic.ValidationError naming what is missing or has another type."""
-        return TypeAdapter(cls).validate_python(data)
+        return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
@@ -90,7 +88,7 @@ class GeneratedScenario(_Described):
 
     def preview(self, max_length: int = 120) -> str:
         """Return the beginning of the task in one line, without control characters."""
-        text = CONTROL.sub(" ", self.task)
+        text = "".join(character if character.isprintable() else " " for character in self.task)
         return text if len(text) <= max_length else text[:max_length].rstrip() + "…"
 
 
@@ -121,9 +119,6 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
 
     def __len__(self) -> int:
         return len(self.scenarios)
-
-    def __iter__(self) -> Iterator[GeneratedScenario]:
-        return iter(self.scenarios)
 
     def __getitem__(self, index: Any) -> Any:
         return self.scenarios[index]

@@ -9,8 +9,11 @@
     class EmailTaskset(EnvironmentTaskset, vf.Taskset[EmailTask, vf.TasksetConfig]):
         rows = ({"scenario": "val-0"},)
 
-They are classes of a module because verifiers starts the tools in a process of their own and imports them there. Importing
-this module needs the package.
+    if __name__ == "__main__":
+        EmailTools.run()
+
+They are classes of a module because verifiers starts the tools in a process of their own, as `python -m` this module.
+Importing the adapter needs the package.
 """
 
 from __future__ import annotations
