@@ -19,14 +19,14 @@ from statistics import fmean
 from typing import Any, Self
 
 from openai import AsyncOpenAI
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 __all__ = [
     "GeneratedScenario", "GeneratedScenarioCollection", "MCPResource", "MCPTool", "complete_task_tool", "generate_scenarios",
 ]  # fmt: skip
 
-MOST_TOKENS = 8000  # of the generator's answer
+MAX_TOKENS = 8000  # of the generator's answer
 PROMPT = """Below are the tools and resources of an MCP server. Write {count} different tasks that a user of this server
 could have, for training an agent. Each can be done with these tools and does not name them. Vary the number of calls that
 a task needs, from one to many, and rate its difficulty from 1 (one call) to 5 (many calls, and conclusions from their
@@ -41,7 +41,7 @@ Resources:
 
 
 class _Described:
-    """A dataclass that is written to a dictionary, and read from one."""
+    """Conversion of a dataclass to and from a dictionary."""
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
@@ -49,7 +49,7 @@ class _Described:
         return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value is not None}  # type: ignore[call-overload]
+        return asdict(self)  # type: ignore[call-overload]
 
 
 @dataclass
@@ -59,6 +59,10 @@ class MCPTool(_Described):
     name: str
     description: str
     parameters: dict[str, Any]
+
+    def to_tool_schema(self) -> dict[str, Any]:
+        """Return the tool in OpenAI's format."""
+        return {"type": "function", "function": self.to_dict()}
 
 
 @dataclass(config=ConfigDict(populate_by_name=True))
@@ -72,7 +76,8 @@ class MCPResource(_Described):
 
     def to_dict(self) -> dict[str, Any]:
         found = super().to_dict()
-        return found | {"mimeType": found.pop("mime_type")} if self.mime_type else found
+        mime_type = found.pop("mime_type")
+        return found | ({"mimeType": mime_type} if mime_type else {})
 
 
 @dataclass
@@ -80,11 +85,7 @@ class GeneratedScenario(_Described):
     """A task for an agent. difficulty: an integer from 1, easy, to 5."""
 
     task: str
-    difficulty: int = Field(strict=True)
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.difficulty <= 5:
-            raise ValueError(f"difficulty must be an integer from 1 to 5, not {self.difficulty}")
+    difficulty: int = Field(strict=True, ge=1, le=5)
 
     def preview(self, max_length: int = 120) -> str:
         """Return the beginning of the task in one line, without control characters."""
@@ -100,16 +101,15 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
 
     @classmethod
     def from_dicts(cls, data: list[dict[str, Any]]) -> GeneratedScenarioCollection:
-        return cls([GeneratedScenario.from_dict(each) for each in data])
+        """Raises: pydantic.ValidationError, a ValueError, that names what is missing or has another type."""
+        return cls(TypeAdapter(list[GeneratedScenario]).validate_python(data))
 
     @classmethod
     def from_json(cls, json_str: str) -> GeneratedScenarioCollection:
         """Read what `to_json` wrote, or a list. Raises: ValueError for anything else."""
         data = json.loads(json_str)
         found = data.get("scenarios") if isinstance(data, dict) else data
-        if not isinstance(found, list):
-            raise ValueError('expected {"scenarios": [{"task": ..., "difficulty": 1 to 5}, ...]}, or its list')
-        return cls.from_dicts(found)
+        return cls.from_dicts(found)  # type: ignore[arg-type]
 
     def to_dicts(self) -> list[dict[str, Any]]:
         return [scenario.to_dict() for scenario in self.scenarios]
@@ -172,7 +172,7 @@ complete_task_tool = MCPTool(
 
 async def generate_scenarios(
     tools: Sequence[MCPTool | dict[str, Any]],
-    resources: Sequence[MCPResource | dict[str, Any]] = (),
+    resources: Sequence[MCPResource | dict[str, Any]] | None = None,
     num_scenarios: int = 24,
     show_preview: bool = True,
     custom_instructions: str | None = None,
@@ -180,23 +180,23 @@ async def generate_scenarios(
     generator_api_key: str | None = None,
     generator_base_url: str = "https://openrouter.ai/api/v1",
 ) -> GeneratedScenarioCollection:
-    """Ask a language model for scenarios; what it is sent are the descriptions of tools and resources.
+    """Generate scenarios with a language model. Sends the descriptions of tools and resources, and `custom_instructions`.
 
     generator_api_key: None: OPENROUTER_API_KEY of the environment. generator_base_url: of any server of OpenAI's API.
     show_preview: print five scenarios and the difficulties.
 
-    Raises: ValueError without tools and resources, without a key, or when the answer is not `num_scenarios` scenarios;
-        openai.APIError when the request fails.
+    Raises: ValueError without tools and resources, without a key, or when the answer is truncated or not `num_scenarios`
+        scenarios; openai.APIError when the request fails.
     """
     if not tools and not resources:
         raise ValueError("give at least one tool or resource of the server")
     key = generator_api_key or os.environ.get("OPENROUTER_API_KEY")
     if not key:
         raise ValueError("pass generator_api_key, or set OPENROUTER_API_KEY")
-    described = [json.dumps([_written(each) for each in given], indent=2) for given in (tools, resources)]
-    asked = PROMPT.format(count=num_scenarios, tools=described[0], resources=described[1])
-    asked += f"\n{custom_instructions}\n" if custom_instructions else ""
-    messages: list[Any] = [{"role": "user", "content": asked}]
+    listings = [json.dumps([_as_dict(each) for each in given], indent=2) for given in (tools, resources or ())]
+    prompt = PROMPT.format(count=num_scenarios, tools=listings[0], resources=listings[1])
+    prompt += f"\n{custom_instructions}\n" if custom_instructions else ""
+    messages: list[Any] = [{"role": "user", "content": prompt}]
     scenario = {
         "type": "object", "additionalProperties": False, "required": ["task", "difficulty"],
         "properties": {"task": {"type": "string"}, "difficulty": {"type": "integer", "minimum": 1, "maximum": 5}},
@@ -205,13 +205,18 @@ async def generate_scenarios(
     schema = {"type": "object", "additionalProperties": False, "required": ["scenarios"], "properties": {"scenarios": many}}
     async with AsyncOpenAI(api_key=key, base_url=generator_base_url) as client:
         response = await client.chat.completions.create(
-            model=generator_model, messages=messages, max_completion_tokens=MOST_TOKENS,
+            model=generator_model, messages=messages, max_completion_tokens=MAX_TOKENS,
             response_format={"type": "json_schema", "json_schema": {"name": "scenarios", "schema": schema}},
         )  # fmt: skip
-    text = response.choices[0].message.content or ""
+    if not response.choices:
+        raise ValueError(f"{generator_model} returned no answer: {str(response)[:200]!r}")
+    choice = response.choices[0]
+    if choice.finish_reason == "length":
+        raise ValueError(f"the answer of {generator_model} was truncated; ask for fewer scenarios than {num_scenarios}")
+    text = choice.message.content or ""
     try:
         found = GeneratedScenarioCollection.from_json(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"the answer of {generator_model} is not a list of scenarios: {text[:200]!r}") from error
     if len(found) != num_scenarios:
         raise ValueError(f"{generator_model} wrote {len(found)} scenarios instead of {num_scenarios}; ask again")
@@ -221,5 +226,5 @@ async def generate_scenarios(
     return found
 
 
-def _written(given: MCPTool | MCPResource | dict[str, Any]) -> dict[str, Any]:
+def _as_dict(given: MCPTool | MCPResource | dict[str, Any]) -> dict[str, Any]:
     return given if isinstance(given, dict) else given.to_dict()

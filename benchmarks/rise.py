@@ -14,8 +14,6 @@ the baseline. `python -m benchmarks.rise >> data/results/rise_2048.jsonl` append
 from __future__ import annotations
 
 import argparse
-import asyncio
-import tempfile
 from dataclasses import asdict, dataclass, fields
 from functools import partial
 from statistics import fmean
@@ -23,7 +21,7 @@ from statistics import fmean
 import art_nb as art
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
-from benchmarks.rising import decayed_rate, train
+from benchmarks.rising import decayed_rate, of_seeds, train
 from benchmarks.skills import game
 from course import comparison
 from game_2048 import TurnWeights, scenarios, turn_reward
@@ -62,11 +60,15 @@ async def episode(model: art.TrainableModel, recipe: TrainingRecipe, seed: int, 
     """Play one game with the notebook's winning tile and the rewards of this recipe."""
     weights = recipe.weights()
     trajectory = await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature, weights=weights)
-    boards = [board for m in trajectory.messages() if m["role"] == "user" and (board := parse(str(m["content"])))]
+    boards = [parse(str(message["content"])) for message in trajectory.messages() if message["role"] == "user"]
     values = [recipe.board_value * turn_reward(board, 0, WINNING_TILE, weights) for board in boards]
-    moves = zip(trajectory.turn_rewards, values, [*values[1:], 0.0], strict=True)
-    trajectory.turn_rewards = [reward + recipe.turn_discount * later - value for reward, value, later in moves]
+    trajectory.turn_rewards = shaped(trajectory.turn_rewards, values, recipe.turn_discount)
     return trajectory
+
+
+def shaped(rewards: list[float], values: list[float], discount: float) -> list[float]:
+    """Return the rewards of moves, from each of whose returns the value of the board before the move is subtracted."""
+    return [r + discount * later - value for r, value, later in zip(rewards, values, [*values[1:], 0.0], strict=True)]
 
 
 async def wins(model: art.TrainableModel, seed: int, temperature: float) -> bool:
@@ -114,10 +116,7 @@ async def measure_seed(
 
 def measure(seeds: list[int], recipe: TrainingRecipe) -> dict:
     """Train from each seed."""
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, seed, recipe)) for seed in seeds]
-    ratio = fmean(run["trained_best"] for run in runs) / fmean(run["untrained_best"] for run in runs)
-    return {"settings": asdict(recipe), "runs": runs, "ratio": ratio}
+    return {"settings": asdict(recipe), **of_seeds(measure_seed, seeds, recipe)}
 
 
 if __name__ == "__main__":

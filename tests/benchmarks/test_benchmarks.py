@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from art_nb.training.grpo import returns_to_go
 from benchmarks import (
     batches,
     gathering,
@@ -99,6 +100,12 @@ def test_rollout_of_the_real_model(capsys):
     result = printed(capsys, "rollout_real", partial(rollout_real.measure, BASE, groups=1, size=2, rounds=1))
     sides = {f"{side}{load}_tokens_per_s" for side in ("ours", "float32") for load in ("", "_under_load")}
     assert result.keys() == {"benchmark", "ratio", "ratio_under_load"} | sides and min(result[side] for side in sides) > 0
+
+
+def test_the_value_of_a_board_is_subtracted_from_the_return_of_its_move():
+    rewards, values = [1.0, -0.5, 2.0, 0.25], [0.5, 3.0, -1.0, 2.0]
+    plain, less = (returns_to_go(each, 0.7) for each in (rewards, rise.shaped(rewards, values, 0.7)))
+    assert less == pytest.approx([total - value for total, value in zip(plain, values, strict=True)])
 
 
 def test_rise_of_2048_has_the_columns_of_the_comparison(tmp_path, monkeypatch):

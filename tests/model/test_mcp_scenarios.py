@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import random
 
 import pytest
-from judge_server import JudgeServer, completion
+from judge_server import JudgeServer, Response, completion
 
 from art_nb.mcp import (
     GeneratedScenario,
@@ -19,11 +20,16 @@ TOOLS = [MCPTool("find", "Find {notes}.", {"type": "object", "properties": {"wor
 TASKS = [{"task": "Find the note on \x1b[31mbees\x1b[0m.\nSummarise it.", "difficulty": 1}, {"task": "Compare all notes.", "difficulty": 5}]
 
 
-def generated(text, tools=TOOLS, **options):
-    """Return the scenarios and the body of the request."""
-    with JudgeServer(lambda number, request: completion(text)) as server:
-        asked = generate_scenarios(tools, generator_base_url=server.url, generator_api_key="k", **options)
-        return asyncio.run(asked), server.requests[0]
+def generated(answer, tools=TOOLS, **options):
+    """Return the scenarios and the body of the only request. answer: a text, or the whole response."""
+    response = completion(answer) if isinstance(answer, str) else answer
+    with JudgeServer(lambda number, request: response) as server:
+        scenarios = asyncio.run(generate_scenarios(tools, generator_base_url=server.url, generator_api_key="k", **options))
+        (request,) = server.requests
+        return scenarios, request
+
+
+NO_CHOICES = Response(b'{"choices": [], "error": {"message": "overloaded"}}', headers={"content-type": "application/json"})
 
 
 def test_scenarios_come_from_one_request_with_a_schema(capsys):
@@ -46,11 +52,21 @@ def test_scenarios_come_from_one_request_with_a_schema(capsys):
         (json.dumps(TASKS[:1]), "wrote 1 scenarios instead of 2"),
         (json.dumps([TASKS[0], {"task": "x", "difficulty": 6}]), "not a list of scenarios"),
         (json.dumps([TASKS[0], {"task": "x"}]), "not a list of scenarios"),
+        ('["Find.", "Compare."]', "not a list of scenarios"),
+        ("[3, 4]", "not a list of scenarios"),
+        ("[" * 100_000, "not a list of scenarios"),
+        (completion(json.dumps(TASKS), "length"), "was truncated; ask for fewer scenarios than 2"),
+        (NO_CHOICES, "returned no answer.*overloaded"),
     ],
 )
 def test_an_answer_that_is_not_what_was_asked_for(text, message):
     with pytest.raises(ValueError, match=message):
         generated(text, num_scenarios=2)
+
+
+def test_a_preview_is_optional_and_resources_may_be_none(capsys):
+    generated(json.dumps(TASKS), num_scenarios=2, show_preview=False, resources=None)
+    assert not capsys.readouterr().out
 
 
 def test_what_is_needed_before_a_request(monkeypatch):
@@ -63,7 +79,10 @@ def test_what_is_needed_before_a_request(monkeypatch):
 
 def test_a_collection_is_split_filtered_and_written():
     many = GeneratedScenarioCollection([GeneratedScenario(f"task {i}", 1 + i % 5) for i in range(10)])
-    train, val = many.shuffle().split(7)
+    random.seed(0)
+    shuffled = many.shuffle()
+    assert shuffled.to_dicts() != many.to_dicts()
+    train, val = shuffled.split(7)
     assert (len(train), len(val)) == (7, 3) and sorted(s.task for s in [*train, *val]) == [s.task for s in many]
     assert [s.difficulty for s in many.filter_by_difficulty(4)] == [4, 5, 4, 5]
     assert GeneratedScenarioCollection.from_json(many.to_json(indent=2)).to_dicts() == many.to_dicts()
@@ -71,5 +90,8 @@ def test_a_collection_is_split_filtered_and_written():
     assert GeneratedScenario("x" * 130, 1).preview() == "x" * 120 + "…"
     with pytest.raises(ValueError, match="train_size must be from 0 to 10"):
         many.split(11)
-    with pytest.raises(ValueError, match="difficulty must be an integer from 1 to 5, not 0"):
-        GeneratedScenario("task", 0)
+    for difficulty in (0, 6, "2", 1.5):
+        with pytest.raises(ValueError, match="difficulty"):
+            GeneratedScenario(task="task", difficulty=difficulty)
+    assert complete_task_tool.to_tool_schema()["function"]["name"] == "complete_task"
+    assert MCPResource("u", "n", "d", "").to_dict() == {"uri": "u", "name": "n", "description": "d"}

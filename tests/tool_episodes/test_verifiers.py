@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from own_environments import own_environments
@@ -70,6 +70,19 @@ def test_our_environments_are_tasksets(name):
     assert trajectory.messages()[0]["content"] == first
     assert [m["content"] for m in trajectory.messages() if m["role"] == "tool"] == observations
     assert trajectory.reward == pytest.approx(own.get_reward()) and observations
+
+
+def test_calls_that_the_server_repairs_or_refuses_are_scored_as_they_were_played():
+    """verifiers' server ignores an extra argument, and refuses a direction that is no text before the tool sees it."""
+    taskset = taskset_class("game_2048")
+    task = next(iter(taskset(vf.TasksetConfig(id="game_2048"))))
+    own = taskset.task_type().tools.environment_factory()
+    own.reset(**task.data.row)
+    own.move("left")
+    calls = [SimpleNamespace(name="move", arguments=text) for text in ('{"direction": "left", "why": "x"}', '{"direction": 3}', "[")]
+    trace = SimpleNamespace(assistant_messages=[SimpleNamespace(tool_calls=[call]) for call in calls])
+    assert asyncio.run(task.reward(trace)) == pytest.approx(own.get_reward()) != 0
+    assert not asyncio.run(task.over(trace))
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -11,7 +11,7 @@ from art_nb.environments.adapters.base import extra, with_tools
 from art_nb.environments.isolation import BrokenEnvironment
 from art_nb.mcp import complete_task_tool
 
-COMPLETE_TASK = {"type": "function", "function": complete_task_tool.to_dict()}
+COMPLETE_TASK = complete_task_tool.to_tool_schema()
 Calls = list[tuple[str, dict, str]]
 """(tool, arguments, observation) of each call of an episode, in order; the last is `complete_task` if the model finished."""
 

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import verifiers.v1 as vf  # type: ignore[import-not-found]
+from mcp.server.mcpserver import MCPServer
 
 from art_nb.environments.contract import environment_tools
 
@@ -63,31 +65,28 @@ class EnvironmentTask(vf.Task[EnvironmentData]):
     def toolsets(cls, config: Any) -> list[Any]:
         return [cls.tools(vf.ToolsetConfig())]
 
-    def played(self, trace: Any) -> Any:
-        """Return the environment after the calls of a trace."""
-        environment = self.tools.environment_factory()
-        environment.reset(**self.data.row)
-        offered = environment_tools(environment)
+    async def played(self, trace: Any) -> Any:
+        """Return the environment after the calls of a trace, made through the same MCP tools."""
+        tools, server = self.tools(vf.ToolsetConfig()), MCPServer(self.tools.__name__)
+        await tools.setup_task(self.data)
+        tools.register(server)
         for message in trace.assistant_messages:
             for call in message.tool_calls or []:
-                if call.name in offered:
-                    try:
-                        getattr(environment, call.name)(**json.loads(call.arguments))
-                    except Exception:  # the model read why when it made the call
-                        continue
-        return environment
+                with suppress(Exception):  # the model read why when it made the call
+                    await server.call_tool(call.name, json.loads(call.arguments))
+        return tools.environment
 
     @vf.stop
     async def over(self, trace: vf.Trace) -> bool:
-        return bool(getattr(self.played(trace), "over", False))
+        return bool(getattr(await self.played(trace), "over", False))
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
-        return float(self.played(trace).get_reward())
+        return float((await self.played(trace)).get_reward())
 
     @vf.metric
     async def metrics(self, trace: vf.Trace) -> dict[str, float]:
-        return {f"{name}": float(value) for name, value in getattr(self.played(trace), "metrics", {}).items()}
+        return {name: float(value) for name, value in getattr(await self.played(trace), "metrics", {}).items()}
 
 
 class EnvironmentTaskset:

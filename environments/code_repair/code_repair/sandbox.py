@@ -195,22 +195,22 @@ class ContainerSandbox:
             return [Answer(error=f"ValueError: the code is longer than {self.limits.source:,} characters")] * len(snippets)
         name = f"art-nb-{uuid.uuid4().hex}"
         given = json.dumps([source, list(snippets), self.limits.memory, self.limits.recursion, self.limits.answer]).encode()
-        most = 1_000 + (self.limits.answer * 6 + 100) * len(snippets)
+        most = 1_000 + (self.limits.answer * 12 + 100) * len(snippets)
         process = subprocess.Popen(
             self.command(name), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
         assert process.stdin and process.stdout and process.stderr
+        started = threading.Timer(START_SECONDS, self._kill, (process, name))
+        started.start()
         with suppress(BrokenPipeError):  # the container has ended; its message follows
             process.stdin.write(given)
         with suppress(BrokenPipeError):
             process.stdin.close()
-        started = threading.Timer(START_SECONDS, self._kill, (process, name))
-        started.start()
         first = process.stdout.readline(len(b"started\n"))
         started.cancel()
+        begun = time.monotonic()  # before the timer starts, so that a run which it ends has taken `seconds`
         stop = threading.Timer(self.limits.seconds, self._kill, (process, name))
         stop.start()
-        begun = time.monotonic()
         lines = process.stdout.read(most).splitlines() if first == b"started\n" else []
         late = time.monotonic() - begun >= self.limits.seconds
         stop.cancel()

@@ -27,5 +27,5 @@ class CodeRepairTaskset(EnvironmentTaskset, vf.Taskset[CodeRepairTask, vf.Taskse
     rows = tuple({"problem": problem.id} for problem in problems("val"))
 
 
-if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+if __name__ == "__main__":  # verifiers runs this module to start the tools in a process of their own
     CodeRepairTools.run()

@@ -27,5 +27,5 @@ class RetailTaskset(EnvironmentTaskset, vf.Taskset[RetailTask, vf.TasksetConfig]
     rows = tuple({"task": task.id} for task in course_tasks("retail", "val"))
 
 
-if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+if __name__ == "__main__":  # verifiers runs this module to start the tools in a process of their own
     RetailTools.run()

@@ -27,5 +27,5 @@ class EmailTaskset(EnvironmentTaskset, vf.Taskset[EmailTask, vf.TasksetConfig]):
     rows = tuple({"scenario": scenario.id} for scenario in scenarios("val"))
 
 
-if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+if __name__ == "__main__":  # verifiers runs this module to start the tools in a process of their own
     EmailTools.run()

@@ -14,7 +14,7 @@ from typing import Any
 from art_nb.rewards.rubric import weighted
 from art_nb.trajectories import Trajectory
 from game_2048.environment import GAME_OVER
-from game_2048.rules import MOVES, Board, parse, slide
+from game_2048.rules import MOVES, Board, last_board, slide
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def played(trajectory: Trajectory) -> ReplayedGame:
         else:
             over = str(message["content"]).strip() == GAME_OVER
             shown, answered = (shown, answered) if over else (str(message["content"]), False)
-    board = _last_board(shown or "")
+    board = last_board(shown or "")
     if board is None:
         raise ValueError(f"no user or tool message of {trajectory} ends with a board of 2048; write boards with `render`")
     board, fault = _after(board, answers[-1]) if answered and answers else (board, None)
@@ -121,10 +121,3 @@ def _answer(message: Mapping[str, Any]) -> str:
         return str(json.loads(calls[0]["function"]["arguments"])["direction"]).strip().lower()
     except (ValueError, KeyError, TypeError):
         return str(calls[0]["function"]["arguments"])
-
-
-def _last_board(text: str) -> Board | None:
-    """Return the board at the end of a message, which may have other text before it."""
-    lines = text.strip().splitlines()
-    size = len(lines[-1].split()) if lines else 0
-    return parse("\n".join(lines[-size:])) if size else None

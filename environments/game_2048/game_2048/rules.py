@@ -125,11 +125,16 @@ def parse(text: str) -> Board | None:
     return board if all(tile == 0 or is_tile(tile) for row in board for tile in row) else None
 
 
-def board_of(content: str) -> list[list[int]] | None:
-    """Return the board at the end of a message as lists, for a viewer; None if there is none."""
+def last_board(content: str) -> Board | None:
+    """Return the board at the end of a message, which may have other text before it; None if there is none."""
     lines = content.strip().splitlines()
     size = len(lines[-1].split()) if lines else 0
-    board = parse("\n".join(lines[-size:])) if size else None
+    return parse("\n".join(lines[-size:])) if size else None
+
+
+def board_of(content: str) -> list[list[int]] | None:
+    """Return `last_board` as lists, for a viewer."""
+    board = last_board(content)
     return [list(row) for row in board] if board else None
 
 

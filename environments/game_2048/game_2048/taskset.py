@@ -26,5 +26,5 @@ class Game2048Taskset(EnvironmentTaskset, vf.Taskset[Game2048Task, vf.TasksetCon
     rows = tuple({"seed": seed} for seed in scenarios("val", 100))
 
 
-if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+if __name__ == "__main__":  # verifiers runs this module to start the tools in a process of their own
     Game2048Tools.run()

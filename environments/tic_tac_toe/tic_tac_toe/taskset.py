@@ -26,5 +26,5 @@ class TicTacToeTaskset(EnvironmentTaskset, vf.Taskset[TicTacToeTask, vf.TasksetC
     rows = tuple({"opening": opening, "seed": 0} for opening in openings("test"))
 
 
-if __name__ == "__main__":  # verifiers starts the tools so, in a process of their own
+if __name__ == "__main__":  # verifiers runs this module to start the tools in a process of their own
     TicTacToeTools.run()

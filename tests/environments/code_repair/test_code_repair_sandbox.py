@@ -185,6 +185,34 @@ def test_cpython_in_bubblewrap():
     started = time.monotonic()
     assert box.run("while True:\n    pass", ["1"]) == [Answer(error=OUT_OF_TIME)] and time.monotonic() - started < LONG
     assert box.run("import os\nos._exit(0)", ["1"]) == [Answer(error=CRASHED)]
+    longest = "\U0001f600" * box.limits.answer  # each is written as 12 characters
+    assert box.run("", [repr(longest)]) == [Answer(longest)]
+
+
+class SlowTimer(threading.Timer):
+    """A timer that counts while the thread that started it waits for the processor."""
+
+    def start(self):
+        super().start()
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
+def test_a_run_that_the_limit_ends_is_no_crash(monkeypatch):
+    monkeypatch.setattr("code_repair.sandbox.threading.Timer", SlowTimer)
+    assert ContainerSandbox("bubblewrap", Limits(seconds=0.5)).run("while True:\n    pass", ["1"]) == [Answer(error=OUT_OF_TIME)]
+
+
+def test_a_container_that_does_not_read_has_a_limit_of_time(monkeypatch):
+    """The code is longer than a pipe holds, so that writing it waits for the container."""
+    monkeypatch.setattr("code_repair.sandbox.shutil.which", lambda name: name)
+    monkeypatch.setattr("code_repair.sandbox.START_SECONDS", 0.2)
+    box = ContainerSandbox("bubblewrap")
+    monkeypatch.setattr(box, "command", lambda name: [sys.executable, "-c", f"import time\ntime.sleep({2 * LONG})"])
+    started = time.monotonic()
+    with pytest.raises(RuntimeError, match="did not start Python"):
+        box.run("#" * 190_000, ["1"])
+    assert time.monotonic() - started < LONG
 
 
 def test_a_container_that_does_not_start_is_reported_by_its_own_message(monkeypatch):

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.rise import TrainingRecipe
 from game_2048 import environment as g
+from game_2048.players import greedy_player, play, random_player
 from game_2048.rules import slide_row, spawn, start_board
 
 # Quarter turns that bring the side moved to onto the left.
@@ -202,19 +204,26 @@ def test_closeness_falls_with_the_steps_to_the_lower_left_corner(place, expected
 @given(boards(), st.sampled_from(g.MOVES))
 def test_turn_features_are_between_zero_and_one(board, move):
     moved, _ = g.slide(board, move)
-    for weights in ((0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1)):
-        only = g.TurnWeights(*weights)
+    for feature in ("empty", "monotonicity", "smoothness", "closeness"):
+        only = g.TurnWeights(**{"merges": 0, "empty": 0, "monotonicity": 0, "smoothness": 0, feature: 1})
         assert -1e-9 <= g.turn_reward(moved, 0, 4096, only) <= 1 + 1e-9
 
 
-def test_winning_is_worth_more_than_an_endless_game():
-    rng, turns = random.Random(0), []
-    for seed in range(30):
-        game = g.Game(seed, winning_tile=128)
-        while not game.over:
-            game.move(rng.choice(game.legal_moves()))
-        turns += game.turn_rewards[:-1]
-    assert 0 < sum(turns) / len(turns) / (1 - 0.95) < game.weights.win
+RECIPE = TrainingRecipe()
+
+
+@pytest.mark.parametrize(
+    ("weights", "discount", "player", "winning_tile"),
+    [
+        (g.TurnWeights(), 0.95, random_player(0), 128),
+        (RECIPE.weights(), RECIPE.turn_discount, greedy_player(RECIPE.weights(), 256), 256),
+    ],
+)
+def test_winning_is_worth_more_than_an_endless_game(weights, discount, player, winning_tile):
+    """Also for the rewards of notebook 02, and the player that takes the highest of them."""
+    games = [play(player, seed, winning_tile=winning_tile, weights=weights) for seed in range(30)]
+    turns = [reward for game in games for reward in game.turn_rewards[:-1]]
+    assert 0 < sum(turns) / len(turns) / (1 - discount) < weights.win
 
 
 def test_one_turn_reward_per_answer():

@@ -1,0 +1,402 @@
+"""How close sampling and training are to the speed of this machine's matrix products, and where the rest of the time goes.
+
+`python -m benchmarks.roofline [--parts sampling_email training_2048 ...]` prints one JSON line with, for each part:
+
+- `gflop`: the floating-point operations that the work needs, each distinct token computed once (`needed`).
+- `limit_s`: the time that they take at the speed of this machine, measured alone for the matrix products and the attention
+  of the same shapes (`Speeds`); `seconds`: what the part takes, the fastest of three runs; `share` = `limit_s` / `seconds`.
+- `time`: percent of the time of another run, under torch's profiler, which slows small operations down: `matmul`,
+  `attention`, `softmax` (log-probabilities, entropy, drawing tokens), `tensors` (all other operations on tensors),
+  `templates` (chat template, tokenizer, sequences and their layout), `environment`, `python` (everything else, with the
+  dispatch of operations), `idle` (the event loop waits).
+
+Sampling is a step of a notebook as benchmarks.rollout gathers it, training one optimizer step as in benchmarks.learner.
+The limit is of the arithmetic alone: tokens of a conversation are sampled one after the other, so their products have as
+many rows as there are conversations.
+
+`python -m benchmarks.roofline --notebooks 00_start_here ...` executes notebooks instead, which takes their minutes, and
+prints the peak resident memory of each in GiB (Linux).
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+from torch.nn.functional import linear, scaled_dot_product_attention
+from torch.profiler import ProfilerActivity, profile, record_function
+
+import art_nb as art
+from art_nb.environments import ToolEpisode
+from art_nb.inference.prompts import IncrementalTemplate, PromptEncoder
+from art_nb.training import learner, trainer
+from art_nb.training.policy import Policy
+from art_nb.training.prefix_tree import PrefixTree
+from art_nb.training.sequences import TokenSequence, build_sequences
+from benchmarks import rollout, rollout_code, rollout_email, rollout_real, rollout_service
+from benchmarks.batches import batch, gathered
+from benchmarks.gathering import BASE, RolloutTask, registered
+from benchmarks.result import print_result, say
+from benchmarks.rollout_code import CODE_BASE
+from benchmarks.rollout_email import EMAIL_BASE
+from benchmarks.rollout_service import SERVICE_BASE
+from code_repair.problems import problems
+from course.real_model import smollm2
+from customer_service import course_tasks
+from email_search import scenarios as email_questions
+
+MEASURED_S = 0.2  # how long the speed of one shape is measured
+MANY_ROWS = (512, 1536, 4096)  # of a product over known tokens; the fastest counts
+NOTEBOOKS = Path(__file__).resolve().parent.parent / "notebooks"
+LAST_NARROW = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of the last layer, only for tokens with an output
+KINDS = {
+    "matmul": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mkldnn_linear", "aten::_addmm_activation"),
+    "attention": ("scaled_dot_product", "flash_attention"),
+    "softmax": ("softmax", "logsumexp", "cumsum", "searchsorted", "aten::exp", "gather", "argmax", "topk", "sort"),
+    "tensors": ("aten::",),
+}
+RANGES = {
+    "templates": (
+        (IncrementalTemplate, "prompt"), (IncrementalTemplate, "answered"), (PromptEncoder, "encode"),
+        (PromptEncoder, "remember"), (learner.Learner, "collate"), (trainer, "split_sequences"),
+    ),
+    "environment": ((ToolEpisode, "call"), (rollout.EndlessEnvironment, "move")),
+    "idle": ((selectors.DefaultSelector, "select"),),
+}  # fmt: skip
+
+
+class Product(NamedTuple):
+    """A linear layer of the model. rank: of its adapter, 0 without one. narrow: in the last layer only for some tokens."""
+
+    inputs: int
+    outputs: int
+    rank: int = 0
+    first: bool = False
+    narrow: bool = False
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a decoder computes for a token: its linear layers, its output head, and H heads of size D with K of keys."""
+
+    products: tuple[Product, ...]
+    head: Product
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    dtype: torch.dtype
+
+
+def shape_of(policy: Policy, merged: bool = False) -> Shape:
+    """Return the shape of a policy. merged: without adapters, as small models are sampled."""
+    base = policy.model.get_base_model()
+    config, found = base.config, []
+    for name, module in base.named_modules():
+        if isinstance(module, LoraLinear):
+            layer = int(name.split(".layers.")[1].split(".")[0])
+            rank = 0 if merged else sum(module.r[each] for each in module.active_adapters)
+            narrow = layer == config.num_hidden_layers - 1 and name.endswith(LAST_NARROW)
+            first = layer == 0 and name.endswith(("q_proj", "k_proj", "v_proj"))
+            found.append(Product(module.in_features, module.out_features, rank, first, narrow))
+    head = base.get_output_embeddings()
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Shape(
+        tuple(found), Product(config.hidden_size, head.weight.shape[0]), config.num_hidden_layers,
+        config.num_attention_heads, config.num_key_value_heads, size, base.dtype,
+    )  # fmt: skip
+
+
+class Work(NamedTuple):
+    """Distinct tokens, those of them with an output, and the sum of the tokens that each attends to, for both."""
+
+    tokens: int
+    outputs: int
+    pairs: int
+    output_pairs: int
+
+
+def work_of(sequences: Sequence[Sequence[int]], with_output: Sequence[Sequence[int]]) -> Work:
+    """Count the nodes of the prefix tree of `sequences`. with_output: the positions of each that have an output."""
+    order = sorted(range(len(sequences)), key=lambda i: list(sequences[i]))
+    tree = PrefixTree([list(sequences[i]) for i in order])
+    has = torch.zeros(len(tree), dtype=torch.bool)
+    for path, i in zip(tree.paths, order, strict=True):
+        has[torch.from_numpy(path[list(with_output[i])])] = True
+    attended = tree.positions + 1
+    return Work(len(tree), int(has.sum()), int(attended.sum()), int(attended[has].sum()))
+
+
+def product_flops(product: Product, backward: bool) -> int:
+    """Return the operations of a token in a linear layer with a frozen weight, by the cheaper way to train its adapter.
+
+    Two for each multiplication and addition. Backward needs the gradient of the input, except in the first layer, and of
+    the adapter's factors A and B; or, with the adapter added to the weight, of the whole weight.
+    """
+    full, thin = 2 * product.inputs * product.outputs, 2 * product.rank * (product.inputs + product.outputs)
+    if not backward:
+        return full + thin
+    of_input = 0 if product.first else full
+    apart = full + of_input + 3 * thin - (2 * product.rank * product.inputs if product.first and product.rank else 0)
+    folded = full + of_input + full
+    return min(apart, folded) if product.rank else full + of_input
+
+
+class Term(NamedTuple):
+    """Operations of one shape: of a linear layer, or of attention (None)."""
+
+    product: Product | None
+    flops: int
+
+
+def needed(shape: Shape, work: Work, backward: bool) -> list[Term]:
+    """Return the operations that the work needs, by shape. Embedding, norms, activations and the optimizer count as 0."""
+    terms = [Term(p, product_flops(p, backward) * (work.outputs if p.narrow else work.tokens)) for p in shape.products]
+    terms.append(Term(shape.head, product_flops(shape.head, backward) * work.outputs))
+    pairs = (shape.layers - 1) * work.pairs + work.output_pairs
+    # Scores and weighted values forward; backward the gradients of queries, keys, values and weights.
+    return [*terms, Term(None, (12 if backward else 4) * shape.heads * shape.head_size * pairs)]
+
+
+class Speeds:
+    """Measured speeds of this machine in FLOP/s, each the best of many calls.
+
+    rows: of the products; None: the fastest of MANY_ROWS. keys: that each of `rows` tokens attends to, one call a layer.
+    """
+
+    def __init__(self, shape: Shape, rows: int | None = None, keys: int = 256):
+        self.shape, self.rows, self.keys = shape, rows, keys
+
+    def of(self, product: Product | None) -> float:
+        if product is None:
+            return attention_speed(self.shape, self.rows, self.keys)
+        rows = MANY_ROWS if self.rows is None else (self.rows,)
+        return max(product_speed(n, product.inputs, product.outputs, self.shape.dtype) for n in rows)
+
+
+@cache
+def product_speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> float:
+    x, weight = torch.randn(rows, inputs, dtype=dtype), torch.randn(outputs, inputs, dtype=dtype)
+    return 2 * rows * inputs * outputs / fastest(lambda: linear(x, weight))
+
+
+@cache
+def attention_speed(shape: Shape, rows: int | None, keys: int) -> float:
+    """rows: conversations that attend with one token each; None: one conversation of 256 tokens."""
+    conversations, queries = (1, 256) if rows is None else (rows, 1)
+    size = shape.head_size
+    q = torch.randn(conversations, shape.heads, queries, size, dtype=shape.dtype)
+    k, v = torch.randn(2, conversations, shape.kv_heads, keys, size, dtype=shape.dtype)
+    attend = partial(scaled_dot_product_attention, q, k, v, enable_gqa=shape.heads != shape.kv_heads)
+    return 4 * conversations * shape.heads * queries * keys * size / fastest(attend)
+
+
+@torch.inference_mode()
+def fastest(call: Callable[[], Any]) -> float:
+    """Return the seconds of the fastest call, of as many as fit into MEASURED_S and at least five."""
+    until, best, calls = time.perf_counter() + MEASURED_S, float("inf"), 0
+    while calls < 5 or time.perf_counter() < until:
+        started = time.perf_counter()
+        call()
+        best, calls = min(best, time.perf_counter() - started), calls + 1
+    return best
+
+
+def seconds_at(terms: list[Term], speeds: Speeds) -> float:
+    return sum(term.flops / speeds.of(term.product) for term in terms if term.flops)
+
+
+def limits(terms: list[Term], speeds: Speeds) -> dict[str, float]:
+    """Return the operations in 10^9 and the seconds that they need at the machine's speed."""
+    return {"gflop": sum(term.flops for term in terms) / 1e9, "limit_s": seconds_at(terms, speeds)}
+
+
+@contextmanager
+def named_ranges() -> Iterator[None]:
+    """Record the functions of RANGES in the profiler under their kind."""
+
+    def recorded(kind: str, function: Callable) -> Callable:
+        def call(*arguments: Any, **named: Any) -> Any:
+            with record_function(kind):
+                return function(*arguments, **named)
+
+        return call
+
+    functions = [(kind, owner, name) for kind, all_of in RANGES.items() for owner, name in all_of]
+    patches = [patch.object(owner, name, recorded(kind, getattr(owner, name))) for kind, owner, name in functions]
+    for each in patches:
+        each.start()
+    try:
+        yield
+    finally:
+        for each in reversed(patches):
+            each.stop()
+
+
+def kind_of(event: str) -> str | None:
+    """Return the kind of a profiled event by its name; None: it is counted as Python."""
+    if event in RANGES:
+        return event
+    return next((kind for kind, names in KINDS.items() if any(name in event for name in names)), None)
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Return the seconds of a run."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
+def shares_of_time(run: Callable[[], Any]) -> dict[str, float]:
+    """Run under the profiler. Returns percent of the time by kind, see the module's description."""
+    with named_ranges(), profile(activities=[ProfilerActivity.CPU]) as profiler:
+        seconds = timed(run)
+    spent = dict.fromkeys([*KINDS, *RANGES], 0.0)
+    for event in profiler.key_averages():
+        if kind := kind_of(event.key):
+            spent[kind] += event.self_cpu_time_total / 1e6
+    spent["python"] = seconds - sum(spent.values())
+    return {kind: 100 * each / seconds for kind, each in spent.items()}
+
+
+def measured(run: Callable[[], Any], limit: dict[str, float]) -> dict[str, Any]:
+    """Run three times, and once more under the profiler."""
+    seconds = min(timed(run) for _ in range(3))
+    return limit | {"seconds": seconds, "share": limit["limit_s"] / seconds, "time": shares_of_time(run)}
+
+
+def training(name: str, **fewer: int) -> dict[str, Any]:
+    """Measure an optimizer step on a batch of benchmarks.learner. fewer: arguments of its gathering, for a quick run."""
+    chosen = batch(name)
+    with tempfile.TemporaryDirectory() as folder:
+
+        async def gather() -> tuple[list[art.TrajectoryGroup], learner.Learner]:
+            model = await registered(folder, chosen.base, name, engine="transformers")
+            return await gathered(model, name, **fewer), model.backend().loaded(model).learner
+
+        groups, trained = asyncio.run(gather())
+        policy = trained.policy
+
+        def sequences() -> list[TokenSequence]:
+            return build_sequences(groups, policy.tokenizer, chosen.config)[0]
+
+        shape, found = shape_of(policy), sequences()
+        # The last token of a sequence predicts nothing.
+        outputs = [[i - 1 for i, is_trained in enumerate(s.trained) if is_trained and i] for s in found]
+        terms = needed(shape, work_of([s.ids[:-1] for s in found], outputs), backward=True)
+        trained.learn(sequences(), chosen.config)  # warms up
+        return measured(lambda: trained.learn(sequences(), chosen.config), limits(terms, Speeds(shape)))
+
+
+Rollouts = Callable[[art.TrainableModel], list[list[Coroutine]]]
+
+
+def sampling(base: str, rollouts: Rollouts) -> dict[str, Any]:
+    """Measure how long gathering the rollouts takes, with an empty cache and the same draws each time."""
+
+    async def model_in(folder: str, name: str) -> art.TrainableModel:
+        return await registered(folder, base, name, engine="transformers")
+
+    async def gather(model: art.TrainableModel) -> list[art.TrajectoryGroup]:
+        return await art.gather_trajectory_groups([art.TrajectoryGroup(each) for each in rollouts(model)], pbar_desc=None)
+
+    with tempfile.TemporaryDirectory() as folder:
+        model = asyncio.run(model_in(folder, "model"))
+        sampler, policy = model.backend().loaded(model).sampler, model.backend().loaded(model).learner.policy
+
+        def run() -> list[art.TrajectoryGroup]:
+            sampler.forget()
+            return asyncio.run(gather(model))
+
+        groups = run()  # warms up
+        choices = [choice for group in groups for trajectory in group for choice in trajectory.choices()]
+        merged = policy.parameters < 20_000_000
+        limit = sampling_limit(shape_of(policy, merged), choices, sum(map(len, groups)))
+        return measured(run, limit)
+
+
+def sampling_limit(shape: Shape, choices: list[Any], conversations: int) -> dict[str, float]:
+    """Return the limit of sampling these choices: known tokens in large products, sampled ones a row per conversation."""
+    prompts, answers = [c.prompt_token_ids for c in choices], [c.token_ids for c in choices]
+    whole = [[*prompt, *answer[:-1]] for prompt, answer in zip(prompts, answers, strict=True)]
+    predicting = [range(len(p) - 1, len(w)) for p, w in zip(prompts, whole, strict=True)]
+    total = work_of(whole, predicting)
+    # A token that is fed back after it was sampled is computed once for every answer that draws it.
+    drawn = sum(len(answer) - 1 for answer in answers)
+    attended = sum(len(p) + i for p, a in zip(prompts, answers, strict=True) for i in range(1, len(a)))
+    known = Work(max(0, total.tokens - drawn), len(choices), max(0, total.pairs - attended), sum(map(len, prompts)))
+    sampled = Work(drawn, drawn, attended, attended)
+    keys = max(1, attended // max(1, drawn))
+    of_known = limits(needed(shape, known, False), Speeds(shape))
+    of_sampled = limits(needed(shape, sampled, False), Speeds(shape, conversations, keys))
+    return {name: of_known[name] + of_sampled[name] for name in of_known}
+
+
+def of_task(task: RolloutTask, scenarios: list[Any], size: int) -> Rollouts:
+    """Return the rollouts of a task of benchmarks.rollout."""
+    return lambda model: [[task.rollout(model, scenario, task.max_turns) for _ in range(size)] for scenario in scenarios]
+
+
+def parts(groups: int = 16, size: int = 8, turns: int = 40) -> dict[str, Callable[[], dict]]:
+    """Return what can be measured, by name."""
+    def tool_calls(base: Path, task: RolloutTask, scenarios: Callable[[], list[Any]]) -> Callable[[], dict]:
+        return lambda: sampling(str(base), of_task(task, scenarios(), size))
+
+    found: dict[str, Callable[[], dict]] = {
+        "sampling_2048": lambda: sampling(str(BASE), partial(rollout.games, groups=groups // 2, size=size, turns=turns)),
+        "sampling_email": tool_calls(EMAIL_BASE, rollout_email.TASK, lambda: email_questions("train", groups)),
+        "sampling_retail": tool_calls(SERVICE_BASE, rollout_service.TASK, lambda: course_tasks("retail", "train", groups)),
+        "sampling_code": tool_calls(CODE_BASE, rollout_code.TASK, lambda: problems("train", groups)),
+    }
+    found["sampling_answers"] = lambda: sampling(smollm2(), partial(rollout_real.answers, groups=8, size=8))
+    return found | {f"training_{name}": partial(training, name) for name in ("2048", "email", "answers", "tools")}
+
+
+def peak_memory(notebook: str) -> float:
+    """Execute a notebook in a kernel of its own. Returns the largest resident memory of one of its processes, GiB."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "--nbmake", f"{notebook}.ipynb"]
+    say(f"executing {notebook}")
+    run = subprocess.Popen(command, cwd=NOTEBOOKS, stdout=sys.stderr)
+    _, status, usage = os.wait4(run.pid, 0)
+    if status:
+        raise SystemExit(f"{notebook} failed")
+    return usage.ru_maxrss / 2**20
+
+
+def main() -> None:
+    """Run the command line above."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=list(parts()), default=list(parts()))
+    parser.add_argument("--notebooks", nargs="+", metavar="NAME", help="measure the memory of these notebooks instead")
+    a = parser.parse_args()
+    if a.notebooks:
+        print_result("memory", lambda: {"gib": {name: peak_memory(name) for name in a.notebooks}})
+        return
+
+    def all_parts() -> dict:
+        numbers = {}
+        for name in a.parts:
+            say(name)
+            numbers[name] = parts()[name]()
+        return {"parts": numbers}
+
+    print_result("roofline", all_parts)
+
+
+if __name__ == "__main__":
+    main()
