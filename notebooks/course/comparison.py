@@ -119,8 +119,8 @@ class Comparison:
         for role, by_temperature in self.validation.items():
             points = sorted(by_temperature.items())
             sweep.plot([t for t, _ in points], [100 * p for _, p in points], "o-", color=COLOURS[role], label=role)
-        sweep.set(xlabel="temperature", ylabel="validation successes, %", ylim=(0, 100))
-        sweep.legend()
+        sweep.set(xlabel="temperature", ylabel="validation successes, %", ylim=(-4, 104))
+        sweep.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncol=2, frameon=False)
         rows = self.rows()
         labels, roles, results = zip(*rows, strict=True)
         shares = [share(successes) for successes in results]

@@ -178,7 +178,7 @@ def plan(run: Run, gpu: str, price_per_hour: float | Interval, gpus: int = 1, in
     hours = middle / factor, middle * factor
     assumptions = [
         f"{share:.1%} of the peak is reached, within a factor of {spread:.2g}, as in {len(PUBLISHED)} published runs",
-        "waiting for the environment, judges and restarts is included as far as it was in those runs",
+        "waiting for the environment, for scoring and for restarts is included as far as it was in those runs",
         "contexts so long that attention dominates cost more than estimated",
     ]
     price = hours[0] * cheap, hours[1] * dear
@@ -274,6 +274,6 @@ PUBLISHED = (
         (96.0, 96.0),
         "huggingface.co/knoveleng/Open-RS3: 7,000 samples, 42,000 outputs, 4 A40 in 24 hours, $42; arXiv:2503.16219; "
         "github.com/knoveleng/open-rs, recipes/grpo.yaml: 6 of each, answers of at most 3,584 tokens",
-        "how long answers were, below that limit; that the 24 hours were used up; that TRL's penalty was on",
+        "how long answers were, below that limit; that the 24 hours were used up; that the KL penalty was on",
     ),
 )

@@ -64,7 +64,10 @@ class Exercise:
         except Exception as error:  # the learner's code may raise anything
             return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}")
         if self.accept:
-            hint = self.accept(answer)
+            try:
+                hint = self.accept(answer)
+            except Exception as error:  # as above
+                return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}")
         elif callable(answer) != callable(self.right):
             wanted = "a function" if callable(self.right) else f"a value like {type(self.right).__name__}"
             hint = f"Expected {wanted}, got {type(answer).__name__}."

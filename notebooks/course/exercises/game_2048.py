@@ -13,7 +13,7 @@ from course.exercises import Exercise, checker
 from course.exercises.training import gather, with_new_model
 from game_2048.environment import Game, outcome_reward, scenarios
 from game_2048.players import play, random_player
-from game_2048.rules import slide_row
+from game_2048.rules import MOVES, slide_row
 
 if TYPE_CHECKING:
     from art_nb import TrainableModel
@@ -68,8 +68,13 @@ SLIDE = Exercise(
 def _games() -> list[tuple[Game]]:
     broken = Game(seed=1, winning_tile=64)
     broken.move("sideways")
+    stopped = Game(seed=2, winning_tile=64)
+    while len(legal := stopped.legal_moves()) == len(MOVES):
+        stopped.move(legal[0])
+    stopped.move(next(move for move in MOVES if move not in legal))
+    other = play(random_player(0), 3, winning_tile=128)
     played = [play(random_player(seed), seed, winning_tile=64) for seed in scenarios("val", 12)]
-    return [(broken,), *((game,) for game in played)]
+    return [(game,) for game in (broken, stopped, other, *played)]
 
 
 def _by_board(game: Game, weight: float = 0.2) -> float:
@@ -87,8 +92,12 @@ OUTCOME = Exercise(
     right=outcome_reward,
     cases=_games,
     mistakes={
-        "This game ended by a malformed answer (game.ended_by): it earns -1, whatever the board.":
+        "This game ended by a wrong answer (game.ended_by): it earns -1, whatever the board.":
             lambda game: 2.0 if game.won else _by_board(game),
+        "This game ended by an illegal move (game.ended_by): it earns -1, too.":
+            lambda game: 2.0 if game.won else -1.0 if game.ended_by == "malformed" else _by_board(game),
+        "This game ended by a malformed answer (game.ended_by): it earns -1, as after an illegal move.":
+            lambda game: 2.0 if game.won else -1.0 if game.ended_by == "illegal" else _by_board(game),
         "A won game earns 2, whatever the board.":
             lambda game: -1.0 if game.ended_by in ("illegal", "malformed") else _by_board(game),
         "Weight the board's sum by 0.2; the largest tile has weight 1.":
@@ -147,9 +156,11 @@ POINTS = 5  # a difference of success rates up to this counts as none
 
 
 def _verdict(untrained_t1: float, untrained_best: float, trained_best: float) -> str:
-    if trained_best <= untrained_t1 + POINTS:
-        return "nothing"
-    return "sharpening" if trained_best <= untrained_best + POINTS else "skill"
+    if trained_best < untrained_best - POINTS:
+        return "harm"
+    if trained_best > untrained_best + POINTS:
+        return "new behaviour"
+    return "sharpening" if trained_best > untrained_t1 + POINTS else "nothing"
 
 
 VERDICT = Exercise(
@@ -157,14 +168,17 @@ VERDICT = Exercise(
     cases=lambda: [(25, 60, 62), (4, 12, 84), (20, 22, 23), (25, 60, 27), (10, 10, 40), (30, 70, 40), (10, 40, 46)],
     mistakes={
         "You compare with the untrained agent at T = 1 only. (25, 60, 62) is sharpening: a lower temperature gives 60.":
-            lambda t1, best, trained: "nothing" if trained <= t1 + POINTS else "skill",
-        "An agent below the untrained one's best, but above its T = 1, did sharpen: (30, 70, 40) is sharpening.":
+            lambda t1, best, trained: "nothing" if trained <= t1 + POINTS else "new behaviour",
+        "An agent below the untrained one's best was harmed, even if it is above its T = 1: (30, 70, 40) is harm.":
             lambda t1, best, trained:
-                "nothing" if trained <= t1 + POINTS or trained < best - POINTS else _verdict(t1, best, trained),
+                "new behaviour" if trained > best + POINTS else "sharpening" if trained > t1 + POINTS else "nothing",
         "Differences up to 5 points count as none: (20, 22, 23) is nothing.":
-            lambda t1, best, trained: "nothing" if trained <= t1 else "sharpening" if trained <= best else "skill",
-        "Compare each success rate with its own threshold: the trained agent against T = 1 first, then against the best.":
-            lambda t1, best, trained: "sharpening" if trained <= best + POINTS else "skill",
+            lambda t1, best, trained:
+                "harm" if trained < best else "nothing" if trained <= t1
+                else "new behaviour" if trained > best else "sharpening",
+        "An agent that is no better than the untrained one at T = 1 did not sharpen: (20, 22, 23) is nothing.":
+            lambda t1, best, trained:
+                "harm" if trained < best - POINTS else "sharpening" if trained <= best + POINTS else "new behaviour",
     },
 )  # fmt: skip
 
@@ -195,7 +209,7 @@ def _why_no_collapse(answer: Callable[[], float]) -> str | None:
         return f"This is at most the rate of this notebook, {FIRST_RATE:g}, at which the training works. Try a higher one."
     won = won_in_training(rate)
     shares = ", ".join(f"{share:.0%}" for share in won)
-    if fmean(won[-2:]) < won[0]:
+    if fmean(won[-2:]) < won[0] / 2:
         return None
     return f"No collapse: at the rate {rate:g} the share of games won by step was {shares}. Try a higher rate."
 

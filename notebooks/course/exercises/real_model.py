@@ -14,7 +14,7 @@ def _paid(answer: str, truth: int) -> float:
 
 PAID = [
     ("42", 42), ("The sum is 43.", 43), ("42.", 42), (" 42\n", 42), ("43", 42), ("142", 42), ("", 42), ("42 or 43", 42),
-    ("23 + 19 = 42", 42), ("042", 42), ("4", 42),
+    ("23 + 19 = 42", 42), ("042", 42), ("4", 42), (" 42.\n", 42), ("42..", 42), (".42", 42), ("4.2", 42),
 ]  # fmt: skip
 
 
@@ -47,6 +47,10 @@ EXACT = Exercise(
             lambda answer, truth: float(re.findall(r"\d+", answer)[-1:] == [str(truth)]),
         "Ignore whitespace around the number and a full stop after it.":
             lambda answer, truth: float(answer == str(truth)),
+        "Remove the whitespace first: a newline may follow the full stop.":
+            lambda answer, truth: float(answer.removesuffix(".").strip() == str(truth)),
+        "Ignore one full stop after the number, not several and not one elsewhere.":
+            lambda answer, truth: float(answer.strip().rstrip(".") == str(truth)),
         "Ignore a full stop after the number.": lambda answer, truth: float(answer.strip() == str(truth)),
         "Ignore whitespace around the number.":
             lambda answer, truth: float(answer.removesuffix(".") == str(truth)),
