@@ -1,0 +1,74 @@
+"""The roofline: operations against torch's own counter, distinct tokens against a brute-force count, and a quick run."""
+
+from functools import partial
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from art_nb.training.policy import Policy
+from benchmarks import rollout, roofline
+from benchmarks.gathering import BASE
+
+LENGTH, ROWS = 12, 3
+
+
+@pytest.fixture(scope="module")
+def policy():
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, head_dim=8, vocab_size=40,
+        max_position_embeddings=64, attn_implementation="eager", tie_word_embeddings=False,
+    )  # fmt: skip
+    modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+    model = get_peft_model(Qwen3ForCausalLM(config), LoraConfig(task_type="CAUSAL_LM", r=2, target_modules=modules))
+    return Policy(model, None, "transformers", 0)
+
+
+def counted(policy, backward):
+    """Return the operations of the matrix products of plain PEFT, as torch counts them."""
+    ids = torch.randint(40, (ROWS, LENGTH))
+    with FlopCounterMode(display=False) as counter:
+        logits = policy.model(input_ids=ids, use_cache=False).logits
+        if backward:
+            logits.sum().backward()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_needed_operations_are_those_that_torch_counts(policy, backward):
+    """Without common prefixes, with an output at each token, and with attention to all tokens, as eager attention computes it."""
+    shape = roofline.shape_of(policy)
+    everything = shape.__class__(**{**shape.__dict__, "products": tuple(p._replace(narrow=False) for p in shape.products)})
+    tokens, pairs = ROWS * LENGTH, ROWS * LENGTH**2
+    terms = roofline.needed(everything, roofline.Work(tokens, tokens, pairs, pairs), backward)
+    assert sum(term.flops for term in terms) == pytest.approx(counted(policy, backward), rel=0.01)  # torch also counts the rotary products
+    narrow = roofline.needed(shape, roofline.Work(tokens, 5, pairs, 5 * LENGTH), backward)
+    assert sum(term.flops for term in narrow) < sum(term.flops for term in terms)
+
+
+def test_distinct_tokens_are_counted_once():
+    sequences = [[1, 2, 3, 4], [1, 2, 3], [1, 2, 5, 6], [7, 2]]
+    outputs = [[2, 3], [2], [1, 3], []]
+    prefixes = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}
+    with_output = {tuple(s[: i + 1]) for s, has in zip(sequences, outputs, strict=True) for i in has}
+    work = roofline.work_of(sequences, outputs)
+    assert work == (len(prefixes), len(with_output), sum(map(len, prefixes)), sum(map(len, with_output)))
+
+
+def test_an_adapter_of_high_rank_is_cheaper_in_the_weight():
+    low, high = (roofline.product_flops(roofline.Product(100, 100, rank), backward=True) for rank in (4, 64))
+    assert low == 2 * 2 * 100 * 100 + 3 * 2 * 4 * 200 and high == 3 * 2 * 100 * 100
+
+
+def test_a_quick_run_has_a_share_and_where_the_time_went(monkeypatch):
+    monkeypatch.setattr(roofline, "MEASURED_S", 0.01)
+    played = roofline.sampling(str(BASE), partial(rollout.games, groups=1, size=2, turns=3))
+    learned = roofline.training("2048", groups=1, size=2)
+    for numbers in (played, learned):
+        assert 0 < numbers["share"] < 1 and numbers["gflop"] > 0
+        assert sum(numbers["time"].values()) == pytest.approx(100) and min(numbers["time"].values()) >= 0
+        assert numbers["time"]["matmul"] > 0 and numbers["time"]["templates"] > 0
+    assert played["time"]["environment"] > 0 == learned["time"]["environment"]
