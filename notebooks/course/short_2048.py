@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 
 from openai.types.chat import ChatCompletionUserMessageParam
 
@@ -14,17 +15,20 @@ WIN = 32
 
 
 async def play(
-    model: art.Model, game: Game, step: int | None = None, wait: float = 0.0, limit: int = 10_000
-) -> art.Trajectory:
+    model: art.Model, game: Game, step: int | None = None, wait: float = 0.0, limit: int = 10_000,
+    seed_of: Callable[[int], int] | None = None,
+) -> art.Trajectory:  # fmt: skip
     """Play a game to its end, or for `limit` moves.
 
-    step: of the policy that plays all of it; None: the latest at the start. wait: seconds after each move.
+    step: of the policy that plays all of it; None: the latest at the start. wait: seconds after each move. seed_of: the
+    seed of the request at a move; None: requests have no seed.
     """
     client, policy = model.openai_client(), model.get_inference_name(step)
     trajectory = art.Trajectory(messages_and_choices=[], metadata={"seed": game.seed})
     while not game.over and game.moves < limit:
         board: ChatCompletionUserMessageParam = {"role": "user", "content": game.render()}
-        completion = await client.chat.completions.create(model=policy, messages=[board], max_tokens=4)
+        seeded = {"seed": seed_of(game.moves)} if seed_of else {}
+        completion = await client.chat.completions.create(model=policy, messages=[board], max_tokens=4, **seeded)
         trajectory.messages_and_choices += [board, completion.choices[0]]
         game.move(completion.choices[0].message.content)
         if wait:

@@ -66,7 +66,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("exercise", EXERCISES)
+@pytest.mark.parametrize("exercise", RIGHT)
 def test_right_answers_and_mistakes(exercise):
     hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
 

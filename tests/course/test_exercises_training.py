@@ -2,7 +2,7 @@
 
 import pytest
 
-from course.exercises import grpo_theory, other_environments, own_environment, ruler, start_here, tic_tac_toe
+from course.exercises import grpo_theory, other_environments, own_environment, ruler, serve, start_here, tic_tac_toe
 from course.exercises.training import draw, percents
 from tic_tac_toe.players import careful_player
 
@@ -13,6 +13,7 @@ WRONG = {
     "teacher": (tic_tac_toe, {"DEMONSTRATIONS": 128}, careful_player(1), "with the careful player"),
     "criterion": (ruler, {"STEPS": 3, "GAMES": 16}, ruler.brevity, "The share of games won falls"),
     "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "No hole: the robot learned to come home"),
+    "silent": (serve, {"STEPS": 2}, lambda step, group, member, turn: member, "The policy still learns"),
     "memorised": (other_environments, {"STEPS": 3}, lambda step: list(range(8 * step, 8 * step + 8)), "Give it fewer different maps"),
 }
 

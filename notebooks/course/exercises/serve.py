@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import count, product
+from typing import TYPE_CHECKING
 
 from course.exercises import Exercise, checker
+from course.exercises.training import draw, gather, percents, with_new_model
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 # Failures of the attempts in turn: the request or the response is lost, or none. Later attempts succeed.
 FAILURES = ["response", "request", "request", "none", "response", "response", "none", "none", "request"]
@@ -128,12 +134,65 @@ def _what_is_wrong(seed_of) -> str | None:
     return None
 
 
+def _seed_of(step: int, group: int, member: int, turn: int) -> int:
+    return ((step * 1000 + group) * 1000 + member) * 1000 + turn
+
+
 SEED = Exercise(
-    right=lambda step, group, member, turn: ((step * 1000 + group) * 1000 + member) * 1000 + turn,
+    right=_seed_of,
     cases=lambda: [(1, 2, 3, 4)],
     accept=_what_is_wrong,
 )
 
-EXERCISES = {"train_once": TRAIN_ONCE, "free": FREE, "seed": SEED}
+STEPS, GROUPS, SIZE = 6, 2, 12
+
+
+def trained_with(seed_of: Callable[[int, int, int, int], int]) -> tuple[list[float], list[float]]:
+    """Train a new model on 2048 to the tile 32 with these seeds of its requests.
+
+    Returns by step the share of games won, and the share of groups without a signal.
+    """
+    import art_nb as art
+    from course.short_2048 import WIN, play
+    from game_2048 import Game, scenarios
+
+    async def use(model: TrainableModel) -> tuple[list[float], list[float]]:
+        for step in range(STEPS):
+            played = await gather(
+                [
+                    play(model, Game(seed, winning_tile=WIN), seed_of=partial(seed_of, step, group, member))
+                    for member in range(SIZE)
+                ]
+                for group, seed in enumerate(scenarios("train", STEPS * GROUPS)[step * GROUPS : (step + 1) * GROUPS])
+            )
+            await model.train(played, art.TrainConfig(learning_rate=2e-3, turn_discount=0.8))
+        rows = model.history().query("split == 'train'")
+        return rows.won.tolist(), (rows.groups_without_signal / GROUPS).tolist()
+
+    return with_new_model("nano", use)
+
+
+def _why_it_still_learns(seed_of: Callable[[int, int, int, int], int]) -> str | None:
+    seed = seed_of(1, 2, 3, 4)
+    if not isinstance(seed, int) or seed < 0:
+        return f"Expected an integer of at least 0 as a seed, got {seed!r}."
+    won, silent = trained_with(seed_of)
+    good = trained_with(_seed_of)
+    curves = zip(("share of games won", "share of groups without a signal"), (won, silent), good, strict=True)
+    shown = {title: {"your seeds": [yours], "a seed for each request": [theirs]} for title, yours, theirs in curves}
+    draw(shown, {"your seeds": "failed", "a seed for each request": "trained"})
+    if min(silent) == 1:
+        return None
+    return (f"The policy still learns: by step, the share of groups without a signal was {percents(silent)}. "
+            "Which argument makes the games of one group differ?")  # fmt: skip
+
+
+SILENT = Exercise(
+    right=lambda step, group, member, turn: _seed_of(step, group, 0, turn),
+    cases=lambda: [(1, 2, 3, 4)],
+    accept=_why_it_still_learns,
+)
+
+EXERCISES = {"train_once": TRAIN_ONCE, "free": FREE, "seed": SEED, "silent": SILENT}
 
 check = checker(EXERCISES)
