@@ -94,7 +94,7 @@ class Conversation:
 
     def solved(self) -> bool:
         """Return whether the database equals the goal and all outputs were communicated."""
-        reached = self.world.digest() == self.goal.digest()
+        reached = self.world.equals(self.goal)
         return reached and all(communicated(self.task.outputs, self.agent_messages).values())
 
     def reward(self) -> float:

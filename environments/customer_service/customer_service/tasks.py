@@ -112,5 +112,5 @@ def reward(world: World, task: Task, agent_messages: Sequence[str]) -> float:
     """
     start = world.fork()
     start.reset()
-    reached = world.digest() == goal_state(start, task).digest()
+    reached = world.equals(goal_state(start, task))
     return float(reached and all(communicated(task.outputs, agent_messages).values()))

@@ -131,6 +131,14 @@ class World:
         """Return the SHA-256 of the database in hexadecimal, equal to tau-bench's `Env.get_data_hash`."""
         return self._initial.digest({table: records.maps[0] for table, records in self._tables.items()})
 
+    def equals(self, other: World) -> bool:
+        """Return whether both have the same `digest`, without hashing them. Both must come from the same start."""
+        return self._changed_texts() == other._changed_texts()
+
+    def _changed_texts(self) -> dict[tuple[str, str], str]:
+        texts = {(table, k): _text(k, r) for table, records in self._tables.items() for k, r in records.maps[0].items()}
+        return {(table, k): text for (table, k), text in texts.items() if text != self._initial.texts[table].get(k)}
+
 
 def is_error(answer: str) -> bool:
     """Return whether a tool's answer reports that the call failed and changed nothing."""

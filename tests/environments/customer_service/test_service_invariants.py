@@ -24,7 +24,7 @@ class Shop(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.world = World("retail", retail())
-        self.before, self.digest = self.world.data(), self.world.digest()
+        self.before, self.digest, self.earlier = self.world.data(), self.world.digest(), self.world.fork()
 
     def call(self, name, **arguments):
         answer = self.world.call(name, json.dumps(arguments))
@@ -51,7 +51,9 @@ class Shop(RuleBasedStateMachine):
                 old = self.before["users"][user_id]["payment_methods"][method_id]
                 change = method.get("balance", 0) - old.get("balance", 0)
                 assert abs(change - moved[method_id] * (method["source"] == "gift_card")) < 0.011 and method.get("balance", 0) >= 0
-        self.before, self.digest = after, self.world.digest()
+        digest = self.world.digest()
+        assert self.world.equals(self.earlier) == self.earlier.equals(self.world) == (digest == self.digest)
+        self.before, self.digest, self.earlier = after, digest, self.world.fork()
 
     @rule(order=st.sampled_from(ORDERS), reason=st.sampled_from(["no longer needed", "ordered by mistake", "why not"]))
     def cancel(self, order, reason):
