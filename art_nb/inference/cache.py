@@ -6,7 +6,6 @@ for the tokens whose logits are needed. Works with any causal LM of transformers
 """
 
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import torch
 from transformers import AttentionInterface
@@ -14,7 +13,6 @@ from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 ATTENTION = "art_nb_slots"
-MAX_KEPT = 128  # new tokens per slot up to which masks are kept for later forwards
 MAX_MASKED = 8  # new tokens per slot up to which one masked call for unequal slots is faster than a call per slot
 
 
@@ -59,10 +57,7 @@ class SlotGroup:
             low, high = min(self.ends), max(self.ends)
             start = max(0, low - self.new - window + 1) if window else 0
             mask = None
-            if 1 < self.new <= MAX_KEPT and low == high and not window:
-                longest = 1 << (high - 1).bit_length()  # few different masks, of which each slot shows the end
-                mask = _causal_mask(self.new, heads, longest, like.dtype, like.device)[..., longest - high :]
-            elif self.new > 1 or low < high:
+            if self.new > 1 or low < high:
                 ends = torch.tensor(self.ends if low < high else [high])[:, None, None, None]
                 own = ends - self.new + torch.arange(self.new)[:, None]
                 # Without a window, everything before the new tokens is visible and needs no comparison.
@@ -73,14 +68,6 @@ class SlotGroup:
                 mask = mask.flatten(1, 2)[:, None].to(like.device, like.dtype)
             self.masks[window] = start, mask
         return self.masks[window]
-
-
-@lru_cache(32)
-def _causal_mask(new: int, heads: int, keys: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """Return the additive mask (1, 1, heads * new, keys) of the last `new` of `keys` tokens, each of `heads` times."""
-    hidden = torch.ones(new, keys, dtype=torch.bool).triu(keys - new + 1)
-    mask = torch.zeros(new, keys).masked_fill_(hidden, -torch.inf)
-    return mask.repeat(heads, 1)[None, None].to(device, dtype)
 
 
 class SlotCache(Cache):
