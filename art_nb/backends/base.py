@@ -74,7 +74,7 @@ class FileBackend(ABC, Generic[M, R]):
             raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or existing")
         self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
         self.progress = progress or (lambda text: None)
-        self.models: dict[Path, M] = {}  # by folder
+        self.models: dict[tuple[str, str], M] = {}  # by project and name
 
     @abstractmethod
     async def load(self, model: TrainableModel) -> M:
@@ -114,15 +114,15 @@ class FileBackend(ABC, Generic[M, R]):
         self, model: TrainableModel, config: dict[str, Any] | None = None
     ) -> tuple[str | None, str | None]:
         """Load the model unless it is loaded. Returns base url and api key; (None, None) in process."""
-        folder = self.output_dir(model)
-        if folder not in self.models:
-            self.models[folder] = await self.load(model)
-        self.models[folder].loop = asyncio.get_running_loop()
+        key = model.project, model.name
+        if key not in self.models:
+            self.models[key] = await self.load(model)
+        self.models[key].loop = asyncio.get_running_loop()
         return None, None
 
     def loaded(self, model: Model[Any, Any]) -> M:
         """Return what the backend holds of a registered model. Raises: ValueError when it is not registered."""
-        found = self.models.get(self.output_dir(model))
+        found = self.models.get((model.project, model.name))
         if found is None:
             raise ValueError(f"model {model.name!r} is not registered here: call `await model.register(backend)` first")
         return found

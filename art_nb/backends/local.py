@@ -217,7 +217,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
         source: Model[Any, Any] = Model(name=from_model, project=from_project)
         target = self.output_dir(model)
-        loaded = self.models.get(target)
+        loaded = self.models.get((model.project, model.name))
         check = lambda checkpoint: loaded and read_adapter(loaded.policy, checkpoint)  # noqa: E731
         origin = PolicyName.parse(fork_checkpoint(self.output_dir(source), target, check=check, **options))
         if loaded:

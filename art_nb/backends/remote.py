@@ -94,7 +94,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         folder = self.output_dir(model)
         path = f"/api/models/{quote(model.project, safe='')}/{quote(model.name, safe='')}"
         names = PolicyNames(model.name, model.base_model, folder / "checkpoints")
-        loaded = self.models.get(folder) or RemoteModel(names, folder, path)
+        loaded = self.models.get((model.project, model.name)) or RemoteModel(names, folder, path)
         loaded.names.step = known["step"]
         return loaded
 
@@ -102,7 +102,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         self, model: TrainableModel, config: dict[str, Any] | None = None
     ) -> tuple[str | None, str | None]:
         """Let the server load the model. Returns base url and api key for any OpenAI client."""
-        self.models[self.output_dir(model)] = await self.load(model)
+        self.models[model.project, model.name] = await self.load(model)
         return f"{self.connection.url}/v1", self.connection.api_key
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:

@@ -122,7 +122,8 @@ class SequenceTrainer:
         """Return the `token_values` of the output head's logits. hidden: (R, C)."""
 
         def compute(hidden, rows, ids):
-            return self.token_values(head(hidden).float() / self.temperature, rows, ids)
+            logits = head(hidden).float()
+            return self.token_values(logits if self.temperature == 1 else logits / self.temperature, rows, ids)
 
         chunk = max(1, MAX_LOGITS // head.weight.shape[0])
         if len(hidden) <= chunk:
