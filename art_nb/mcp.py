@@ -76,8 +76,7 @@ class MCPResource(_Described):
 
     def to_dict(self) -> dict[str, Any]:
         found = super().to_dict()
-        mime_type = found.pop("mime_type")
-        return found | ({"mimeType": mime_type} if mime_type else {})
+        return found | ({"mimeType": mime} if (mime := found.pop("mime_type")) else {})
 
 
 @dataclass

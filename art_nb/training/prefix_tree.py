@@ -63,6 +63,7 @@ def supports_prefix_trees(decoder: PreTrainedModel) -> bool:
     decoder.eval()
     sequences = [[5, 6, 7], [5, 6, 8, 9], [5, 6, 8, 10, 11], [12, 6, 7]]
     tree = PrefixTree(sequences, decoder.device)
+    tree.dtype = decoder.dtype  # as it is without a tree
     rows = [decoder(input_ids=tree.ids.new_tensor([ids]), use_cache=False).last_hidden_state[0] for ids in sequences]
     with enable_tree_attention(decoder):
         found = decoder(input_ids=tree.ids[None], position_ids=tree.positions[None], prefix_tree=tree, use_cache=False)
@@ -86,7 +87,10 @@ class PrefixTree:
 
     ids, positions: (N,), of the nodes. paths: for each sequence the nodes of its tokens. ends: (N,): node n and its
     descendants are n, n + 1, ... ends[n] - 1. needed: (N,) bool, the nodes whose output of the last layer is used.
+    dtype: of the attention on a CPU, at least; there torch's backward pass takes several times as long in bfloat16.
     """
+
+    dtype = torch.float32
 
     def __init__(self, sequences: list[list[int]], device: torch.device | str = "cpu"):
         ids: list[int] = []
@@ -123,10 +127,10 @@ class PrefixTree:
         window: number of tokens that a token attends to, itself included. last: whether this is the last layer, where
         nodes that are not needed get 0.
         """
-        heads, kv_heads, dtype = query.shape[1], key.shape[1], query.dtype
-        # In float32: torch's backward pass of attention on a CPU takes three times as long in bfloat16.
-        query, key, value = (x[0].transpose(0, 1).flatten(1).float() for x in (query, key, value))
-        plan, outputs = self._plan(window, last, query.dtype), []
+        heads, kv_heads, given = query.shape[1], key.shape[1], query.dtype
+        dtype = torch.promote_types(given, self.dtype)
+        query, key, value = (x[0].transpose(0, 1).flatten(1).to(dtype) for x in (query, key, value))
+        plan, outputs = self._plan(window, last, dtype), []
         for call in plan.calls:
             q = query.index_select(0, call.queries).view(call.tiles, -1, heads, query.shape[1] // heads)
             k, v = (x.index_select(0, call.keys) for x in (key, value))
@@ -135,7 +139,7 @@ class PrefixTree:
             out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != kv_heads)
             outputs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
         outputs.append(outputs[0].new_zeros(1, outputs[0].shape[1]))
-        return torch.cat(outputs).index_select(0, plan.rows).view(1, len(self), heads, -1).to(dtype)
+        return torch.cat(outputs).index_select(0, plan.rows).view(1, len(self), heads, -1).to(given)
 
     def block_mask(self, window: int | None) -> BlockMask:
         """Return FlexAttention's mask: each node attends to itself and its ancestors, within the window."""
