@@ -27,8 +27,8 @@ async def play(
     trajectory = art.Trajectory(messages_and_choices=[], metadata={"seed": game.seed})
     while not game.over and game.moves < limit:
         board: ChatCompletionUserMessageParam = {"role": "user", "content": game.render()}
-        seeded = {"seed": seed_of(game.moves)} if seed_of else {}
-        completion = await client.chat.completions.create(model=policy, messages=[board], max_tokens=4, **seeded)
+        seed = seed_of(game.moves) if seed_of else None
+        completion = await client.chat.completions.create(model=policy, messages=[board], max_tokens=4, seed=seed)
         trajectory.messages_and_choices += [board, completion.choices[0]]
         game.move(completion.choices[0].message.content)
         if wait:
