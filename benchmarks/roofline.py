@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -45,7 +45,7 @@ import art_nb as art
 from art_nb.environments import ToolEpisode
 from art_nb.inference.prompts import IncrementalTemplate, PromptEncoder
 from art_nb.training import learner, trainer
-from art_nb.training.policy import Policy
+from art_nb.training.policy import SMALL_MODEL, Policy
 from art_nb.training.prefix_tree import PrefixTree
 from art_nb.training.sequences import TokenSequence, build_sequences
 from benchmarks import rollout, rollout_code, rollout_email, rollout_real, rollout_service
@@ -191,13 +191,14 @@ class Speeds:
 
 @cache
 def product_speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> float:
+    """Return the FLOP/s of a linear layer on so many tokens."""
     x, weight = torch.randn(rows, inputs, dtype=dtype), torch.randn(outputs, inputs, dtype=dtype)
     return 2 * rows * inputs * outputs / fastest(lambda: linear(x, weight))
 
 
 @cache
 def attention_speed(shape: Shape, rows: int | None, keys: int) -> float:
-    """rows: conversations that attend with one token each; None: one conversation of 256 tokens."""
+    """Return the FLOP/s of attention. rows: conversations with one new token each; None: one of 256 new tokens."""
     conversations, queries = (1, 256) if rows is None else (rows, 1)
     size = shape.head_size
     q = torch.randn(conversations, shape.heads, queries, size, dtype=shape.dtype)
@@ -217,35 +218,30 @@ def fastest(call: Callable[[], Any]) -> float:
     return best
 
 
-def seconds_at(terms: list[Term], speeds: Speeds) -> float:
-    return sum(term.flops / speeds.of(term.product) for term in terms if term.flops)
-
-
 def limits(terms: list[Term], speeds: Speeds) -> dict[str, float]:
     """Return the operations in 10^9 and the seconds that they need at the machine's speed."""
-    return {"gflop": sum(term.flops for term in terms) / 1e9, "limit_s": seconds_at(terms, speeds)}
+    seconds = sum(term.flops / speeds.of(term.product) for term in terms if term.flops)
+    return {"gflop": sum(term.flops for term in terms) / 1e9, "limit_s": seconds}
 
 
 @contextmanager
 def named_ranges() -> Iterator[None]:
     """Record the functions of RANGES in the profiler under their kind."""
-
-    def recorded(kind: str, function: Callable) -> Callable:
-        def call(*arguments: Any, **named: Any) -> Any:
-            with record_function(kind):
-                return function(*arguments, **named)
-
-        return call
-
-    functions = [(kind, owner, name) for kind, all_of in RANGES.items() for owner, name in all_of]
-    patches = [patch.object(owner, name, recorded(kind, getattr(owner, name))) for kind, owner, name in functions]
-    for each in patches:
-        each.start()
-    try:
+    with ExitStack() as patches:
+        for kind, functions in RANGES.items():
+            for owner, name in functions:
+                patches.enter_context(patch.object(owner, name, recorded(kind, getattr(owner, name))))
         yield
-    finally:
-        for each in reversed(patches):
-            each.stop()
+
+
+def recorded(kind: str, function: Callable) -> Callable:
+    """Return the function as a range of the profiler with this name."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        with record_function(kind):
+            return function(*arguments, **named)
+
+    return call
 
 
 def kind_of(event: str) -> str | None:
@@ -309,14 +305,11 @@ Rollouts = Callable[[art.TrainableModel], list[list[Coroutine]]]
 def sampling(base: str, rollouts: Rollouts) -> dict[str, Any]:
     """Measure how long gathering the rollouts takes, with an empty cache and the same draws each time."""
 
-    async def model_in(folder: str, name: str) -> art.TrainableModel:
-        return await registered(folder, base, name, engine="transformers")
-
     async def gather(model: art.TrainableModel) -> list[art.TrajectoryGroup]:
         return await art.gather_trajectory_groups([art.TrajectoryGroup(each) for each in rollouts(model)], pbar_desc=None)
 
     with tempfile.TemporaryDirectory() as folder:
-        model = asyncio.run(model_in(folder, "model"))
+        model = asyncio.run(registered(folder, base, "model", engine="transformers"))
         sampler, policy = model.backend().loaded(model).sampler, model.backend().loaded(model).learner.policy
 
         def run() -> list[art.TrajectoryGroup]:
@@ -325,8 +318,8 @@ def sampling(base: str, rollouts: Rollouts) -> dict[str, Any]:
 
         groups = run()  # warms up
         choices = [choice for group in groups for trajectory in group for choice in trajectory.choices()]
-        merged = policy.parameters < 20_000_000
-        limit = sampling_limit(shape_of(policy, merged), choices, sum(map(len, groups)))
+        shape = shape_of(policy, merged=policy.parameters < SMALL_MODEL)
+        limit = sampling_limit(shape, choices, sum(map(len, groups)))
         return measured(run, limit)
 
 
