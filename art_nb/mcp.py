@@ -100,7 +100,7 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
 
     @classmethod
     def from_dicts(cls, data: list[dict[str, Any]]) -> GeneratedScenarioCollection:
-        """Raises: pydantic.ValidationError, a ValueError, that names what is missing or has another type."""
+        """Return the scenarios. Raises: pydantic.ValidationError, a ValueError, naming what is missing or wrong."""
         return cls(TypeAdapter(list[GeneratedScenario]).validate_python(data))
 
     @classmethod

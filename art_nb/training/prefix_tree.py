@@ -63,7 +63,7 @@ def supports_prefix_trees(decoder: PreTrainedModel) -> bool:
     decoder.eval()
     sequences = [[5, 6, 7], [5, 6, 8, 9], [5, 6, 8, 10, 11], [12, 6, 7]]
     tree = PrefixTree(sequences, decoder.device)
-    tree.dtype = decoder.dtype  # as it is without a tree
+    tree.dtype = decoder.dtype  # in which the rows below are computed
     rows = [decoder(input_ids=tree.ids.new_tensor([ids]), use_cache=False).last_hidden_state[0] for ids in sequences]
     with enable_tree_attention(decoder):
         found = decoder(input_ids=tree.ids[None], position_ids=tree.positions[None], prefix_tree=tree, use_cache=False)
@@ -87,7 +87,7 @@ class PrefixTree:
 
     ids, positions: (N,), of the nodes. paths: for each sequence the nodes of its tokens. ends: (N,): node n and its
     descendants are n, n + 1, ... ends[n] - 1. needed: (N,) bool, the nodes whose output of the last layer is used.
-    dtype: of the attention on a CPU, at least; there torch's backward pass takes several times as long in bfloat16.
+    dtype: lowest precision of attention on a CPU; torch's backward pass takes several times as long in bfloat16.
     """
 
     dtype = torch.float32

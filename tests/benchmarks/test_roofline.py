@@ -63,12 +63,23 @@ def test_an_adapter_of_high_rank_is_cheaper_in_the_weight():
     assert low == 2 * 2 * 100 * 100 + 3 * 2 * 4 * 200 and high == 3 * 2 * 100 * 100
 
 
+@pytest.mark.parametrize(
+    ("event", "kind"),
+    [
+        ("aten::mm", "matmul"), ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"), ("aten::_log_softmax", "softmax"),
+        ("aten::silu", "tensors"), ("environment", "environment"), ("autograd::engine::evaluate_function: MmBackward0", None),
+    ],
+)  # fmt: skip
+def test_the_kind_of_an_event(event, kind):
+    assert roofline.kind_of(event) == kind
+
+
 def test_a_quick_run_has_a_share_and_where_the_time_went(monkeypatch):
     monkeypatch.setattr(roofline, "MEASURED_S", 0.01)
     played = roofline.sampling(str(BASE), partial(rollout.games, groups=1, size=2, turns=3))
     learned = roofline.training("2048", groups=1, size=2)
     for numbers in (played, learned):
         assert 0 < numbers["share"] < 1 and numbers["gflop"] > 0
-        assert sum(numbers["time"].values()) == pytest.approx(100) and min(numbers["time"].values()) >= 0
+        assert min(numbers["time"].values()) >= 0  # the rest counts as Python, so a time counted twice makes it negative
         assert numbers["time"]["matmul"] > 0 and numbers["time"]["templates"] > 0
     assert played["time"]["environment"] > 0 == learned["time"]["environment"]

@@ -157,6 +157,14 @@ def test_attention_equals_brute_force(monkeypatch, window, queries):
     assert not last[:, ~needed].any()
 
 
+def test_attention_of_bfloat16_is_computed_in_float32():
+    tree = PrefixTree([[1, 2, 3], [1, 2, 4]])
+    query, key, value = (torch.randn(1, heads, 4, 8).bfloat16() for heads in (4, 2, 2))
+    found = tree.attend(query, key, value, 0.35, None, False)
+    expected = tree.attend(query.float(), key.float(), value.float(), 0.35, None, False)
+    assert found.dtype == torch.bfloat16 and torch.equal(found, expected.bfloat16())
+
+
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("window", [None, 4])
 def test_the_mask_of_flex_attention_is_the_same(window):

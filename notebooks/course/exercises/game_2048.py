@@ -211,7 +211,8 @@ def _why_no_collapse(answer: Callable[[], float]) -> str | None:
     shares = ", ".join(f"{share:.0%}" for share in won)
     if fmean(won[-2:]) < won[0] / 2:
         return None
-    return f"No collapse: at the rate {rate:g} the share of games won by step was {shares}. Try a higher rate."
+    return (f"No collapse: at the rate {rate:g} the share of games won by step was {shares}. The mean of the last two "
+            "must be below half of the first: try a higher rate.")  # fmt: skip
 
 
 FIRST_RATE = 3e-3  # of notebook 02
