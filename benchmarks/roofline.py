@@ -4,7 +4,7 @@
 
 - `gflop`: the floating-point operations that the work needs, each distinct token computed once (`needed`).
 - `limit_s`: the time that they take at the speed of this machine, measured alone for the matrix products and the attention
-  of the same shapes (`Speeds`); `seconds`: what the part takes, the fastest of three runs; `share` = `limit_s` / `seconds`.
+  of the same shapes (`speed`); `seconds`: what the part takes, the fastest of three runs; `share` = `limit_s` / `seconds`.
 - `time`: percent of the time of another run, under torch's profiler, which slows small operations down: `matmul`,
   `attention`, `softmax` (log-probabilities, entropy, drawing tokens), `tensors` (all other operations on tensors),
   `templates` (chat template, tokenizer, sequences and their layout), `environment`, `python` (everything else, with the
@@ -173,20 +173,15 @@ def needed(shape: Shape, work: Work, backward: bool) -> list[Term]:
     return [*terms, Term(None, (12 if backward else 4) * shape.heads * shape.head_size * pairs)]
 
 
-class Speeds:
-    """Measured speeds of this machine in FLOP/s, each the best of many calls.
+def speed(shape: Shape, product: Product | None, rows: int | None, keys: int) -> float:
+    """Return the measured FLOP/s of a linear layer, or of attention (None).
 
-    rows: of the products; None: the fastest of MANY_ROWS. keys: that each of `rows` tokens attends to, one call a layer.
+    rows: of the products; None: the fastest of MANY_ROWS. keys: that each of `rows` tokens attends to.
     """
-
-    def __init__(self, shape: Shape, rows: int | None = None, keys: int = 256):
-        self.shape, self.rows, self.keys = shape, rows, keys
-
-    def of(self, product: Product | None) -> float:
-        if product is None:
-            return attention_speed(self.shape, self.rows, self.keys)
-        rows = MANY_ROWS if self.rows is None else (self.rows,)
-        return max(product_speed(n, product.inputs, product.outputs, self.shape.dtype) for n in rows)
+    if product is None:
+        return attention_speed(shape, rows, keys)
+    counts = MANY_ROWS if rows is None else (rows,)
+    return max(product_speed(n, product.inputs, product.outputs, shape.dtype) for n in counts)
 
 
 @cache
@@ -218,9 +213,10 @@ def fastest(call: Callable[[], Any]) -> float:
     return best
 
 
-def limits(terms: list[Term], speeds: Speeds) -> dict[str, float]:
-    """Return the operations in 10^9 and the seconds that they need at the machine's speed."""
-    seconds = sum(term.flops / speeds.of(term.product) for term in terms if term.flops)
+def limits(shape: Shape, work: Work, backward: bool, rows: int | None = None, keys: int = 256) -> dict[str, float]:
+    """Return the operations that the work needs, in 10^9, and their seconds at the machine's `speed`."""
+    terms = needed(shape, work, backward)
+    seconds = sum(term.flops / speed(shape, term.product, rows, keys) for term in terms if term.flops)
     return {"gflop": sum(term.flops for term in terms) / 1e9, "limit_s": seconds}
 
 
@@ -294,9 +290,9 @@ def training(name: str, **fewer: int) -> dict[str, Any]:
         shape, found = shape_of(policy), sequences()
         # The last token of a sequence predicts nothing.
         outputs = [[i - 1 for i, is_trained in enumerate(s.trained) if is_trained and i] for s in found]
-        terms = needed(shape, work_of([s.ids[:-1] for s in found], outputs), backward=True)
+        work = work_of([s.ids[:-1] for s in found], outputs)
         trained.learn(sequences(), chosen.config)  # warms up
-        return measured(lambda: trained.learn(sequences(), chosen.config), limits(terms, Speeds(shape)))
+        return measured(lambda: trained.learn(sequences(), chosen.config), limits(shape, work, backward=True))
 
 
 Rollouts = Callable[[art.TrainableModel], list[list[Coroutine]]]
@@ -335,8 +331,8 @@ def sampling_limit(shape: Shape, choices: list[Any], conversations: int) -> dict
     known = Work(max(0, total.tokens - drawn), len(choices), max(0, total.pairs - attended), sum(map(len, prompts)))
     sampled = Work(drawn, drawn, attended, attended)
     keys = max(1, attended // max(1, drawn))
-    of_known = limits(needed(shape, known, False), Speeds(shape))
-    of_sampled = limits(needed(shape, sampled, False), Speeds(shape, conversations, keys))
+    of_known = limits(shape, known, backward=False)
+    of_sampled = limits(shape, sampled, False, conversations, keys)
     return {name: of_known[name] + of_sampled[name] for name in of_known}
 
 

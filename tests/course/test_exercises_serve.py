@@ -66,6 +66,10 @@ WRONG = {
 }
 
 
+def test_every_exercise_is_checked():
+    assert [*RIGHT, "silent"] == list(EXERCISES)  # that one trains: test_exercises_training.py
+
+
 @pytest.mark.parametrize("exercise", RIGHT)
 def test_right_answers_and_mistakes(exercise):
     hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])

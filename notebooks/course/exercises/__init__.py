@@ -61,17 +61,13 @@ class Exercise:
             if answer is None or answer is ... or callable(answer) and answer(*self.cases()[0]) in (None, ...):
                 return CheckResult("not attempted", "Not attempted yet.")
             seen = self.seen(answer)
+            hint = self.accept(answer) if self.accept else None
         except Exception as error:  # the learner's code may raise anything
             return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}")
-        if self.accept:
-            try:
-                hint = self.accept(answer)
-            except Exception as error:  # as above
-                return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}")
-        elif callable(answer) != callable(self.right):
+        if not self.accept and callable(answer) != callable(self.right):
             wanted = "a function" if callable(self.right) else f"a value like {type(self.right).__name__}"
             hint = f"Expected {wanted}, got {type(answer).__name__}."
-        else:
+        elif not self.accept:
             hint = self._hint(seen)
         return CheckResult("wrong", f"Not yet. {hint}") if hint else CheckResult("right", "Right.")
 
