@@ -46,12 +46,9 @@ class Usage:
 
     def plus(self, reply: JudgeReply) -> Usage:
         """Return the usage including one more call."""
-        return Usage(
-            calls=self.calls + 1,
-            prompt_tokens=self.prompt_tokens + reply.prompt_tokens,
-            completion_tokens=self.completion_tokens + reply.completion_tokens,
-            cost_usd=None if self.cost_usd is None or reply.cost_usd is None else self.cost_usd + reply.cost_usd,
-        )
+        cost = None if self.cost_usd is None or reply.cost_usd is None else self.cost_usd + reply.cost_usd
+        tokens = self.prompt_tokens + reply.prompt_tokens, self.completion_tokens + reply.completion_tokens
+        return Usage(self.calls + 1, *tokens, cost)
 
 
 @dataclass(frozen=True)
@@ -87,14 +84,13 @@ class LLMJudge:
     params: further arguments of the request: temperature, max_tokens, api_base, api_key, ... For a server without support
         for JSON schemas, give {"response_format": None}.
     client: an `openai` client for any server with OpenAI's API, or `model.openai_client()`; None: LiteLLM.
-    cache: folder of answers, by a hash of the request; None: no cache.
-    max_concurrent: groups judged by this model at a time.
+    cache: folder of answers, by a hash of the request; None: no cache. max_concurrent: groups judged at a time.
     max_attempts: calls per group, including the first. After 408, 409, 425, 429, 5xx, a lost connection or a timeout the
         next call follows after `delay`, twice that, ... seconds, or the server's retry-after; after an unusable answer it
         follows at once and includes the reason.
-    timeout: seconds per call.
-    context_tokens: of the model; None: LiteLLM's figure, or 32,000. The longest trajectories are shortened in the middle to
-        fit, at an estimated 3 bytes per token. If the server rejects the prompt as too long, its length is halved.
+    timeout: seconds per call. context_tokens: of the model; None: LiteLLM's figure, or 32,000. The longest trajectories are
+        shortened in the middle to fit, at an estimated 3 bytes per token. If the server rejects the prompt as too long, its
+        length is halved.
     """
 
     model: str

@@ -7,6 +7,7 @@ conversation and the rollout's metrics and metadata, never `reward`.
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import entry_points
 
 from art_nb.rewards.judge_answers import TrajectoryScore
@@ -15,15 +16,14 @@ from art_nb.trajectories import Trajectory
 
 WEIGHTS = {"accuracy": 0.4, "efficiency": 0.3, "completeness": 0.2, "user satisfaction": 0.1}
 
-Measure = Callable[[Trajectory], tuple[float, str]]
+Measure = Callable[[Trajectory], tuple[float, str]]  # gives a share from 0, not met, to 1, met in full; the reason in words
 
 
 @dataclass(frozen=True)
 class Criterion:
     """A quality of a trajectory.
 
-    name: for the explanation. weight: above 0, relative to the sum of all weights.
-    measure: trajectory -> (share from 0, not met, to 1, met in full; the reason in words).
+    name: for the explanation. weight: above 0, relative to the sum of all weights. measure: see `Measure`.
     """
 
     name: str
@@ -40,8 +40,7 @@ def weighted(**measures: Measure) -> tuple[Criterion, ...]:
     return tuple(Criterion(name, weight, measures[name.replace(" ", "_")]) for name, weight in WEIGHTS.items())
 
 
-# Task name -> its criteria, or the module that defines them as CRITERIA. Installed environments provide theirs in the entry
-# point group ENTRY_POINTS.
+# Task name -> its criteria, or a module with CRITERIA. Installed environments have theirs in the entry points ENTRY_POINTS.
 ENTRY_POINTS = "art_nb.criteria"
 _CRITERIA: dict[str, Sequence[Criterion] | str] = {"tools": "art_nb.rewards.criteria_tools"}
 
@@ -52,16 +51,20 @@ def register(task: str, criteria: Sequence[Criterion] | str) -> None:
 
 
 def criteria_of(task: str) -> Sequence[Criterion]:
-    """Return the criteria registered for a task, by `register` or by an installed environment's entry point.
-
-    Raises: ValueError when there are none.
-    """
-    known = {each.name: each.value for each in entry_points(group=ENTRY_POINTS)} | _CRITERIA
-    if task not in known:
+    """Return a task's criteria, of `register` or an installed environment's entry point. Raises: ValueError without any."""
+    if task not in _installed() | _CRITERIA:
+        _installed.cache_clear()  # an environment may have been installed since
+    if task not in (known := _installed() | _CRITERIA):
         names = ", ".join(sorted(known))
         raise ValueError(f"no criteria for the task {task!r}: expected one of {names}. Add one by register(task, criteria).")
     found = known[task]
     return importlib.import_module(found).CRITERIA if isinstance(found, str) else found
+
+
+@cache
+def _installed() -> dict[str, str]:
+    """Return the modules with the criteria of installed environments. It reads a file of each installed package."""
+    return {each.name: each.value for each in entry_points(group=ENTRY_POINTS)}
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,7 @@ class RubricJudge:
     """Scores each trajectory independently, by the weighted mean of its criteria.
 
     task: whose criteria to use; None: each trajectory's metadata["task"].
-    criteria: used instead of the task's.
-    weights: weights to change, by criterion: {"efficiency": 0.1}; 0 omits it.
+    criteria: used instead of the task's. weights: weights to change, by criterion: {"efficiency": 0.1}; 0 omits it.
     """
 
     task: str | None = None

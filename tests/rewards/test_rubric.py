@@ -4,11 +4,12 @@ import asyncio
 import itertools
 import json
 import random
+from importlib.metadata import EntryPoint
 
 import pytest
 
 import art_nb as art
-from art_nb.rewards import Criterion, RubricJudge, ruler, ruler_score_group
+from art_nb.rewards import Criterion, RubricJudge, rubric, ruler, ruler_score_group
 from art_nb.rewards import criteria_tools as tools
 from art_nb.rewards.rubric import WEIGHTS, criteria_of, register
 from game_2048 import GAME_OVER, Game, Game2048Environment, outcome_reward
@@ -173,3 +174,16 @@ def test_criteria_of_an_agent_with_tools(conversation, expected):
     assert tuple(c.measure(trajectory)[0] for c in tools.CRITERIA) == expected
     assert 0 <= scores([trajectory])[0] <= 1
 
+
+
+def test_installed_criteria_are_read_once_and_again_for_an_unknown_task(monkeypatch):
+    installed, reads = [EntryPoint("first", "art_nb.rewards.criteria_tools", rubric.ENTRY_POINTS)], []
+    monkeypatch.setattr(rubric, "entry_points", lambda group: reads.append(group) or installed)
+    rubric._installed.cache_clear()
+    for _ in range(3):
+        assert criteria_of("first") == criteria_of("tools")
+    assert len(reads) == 1
+    installed.append(EntryPoint("second", "art_nb.rewards.criteria_tools", rubric.ENTRY_POINTS))
+    assert criteria_of("second") == criteria_of("tools")
+    monkeypatch.undo()
+    rubric._installed.cache_clear()

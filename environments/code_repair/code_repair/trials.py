@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from code_repair.problems import Check, Problem, joined, same_value
 from code_repair.sandbox import Answer, Sandbox
@@ -20,7 +21,7 @@ class Verdict:
     tests: tuple[Check, ...]
     answers: tuple[Answer, ...]
 
-    @property
+    @cached_property
     def passes(self) -> list[bool]:
         """For each test, whether it passes."""
         return [_passes(test, answer) for test, answer in zip(self.tests, self.answers, strict=True)]
