@@ -153,7 +153,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Measured:
-    """A policy's results. validation: temperature -> share; t1, best: on test scenarios; temperature: the best."""
+    """A policy's results. validation: temperature -> share; t1, best: on test scenarios; temperature: the best.
+
+    t1 is empty if `measure` got `at_one=False`.
+    """
 
     validation: dict[float, float]
     temperature: float
@@ -162,13 +165,14 @@ class Measured:
 
 
 async def measure(
-    play: Play[S], validation: Sequence[S], test: Sequence[S], temperatures: Sequence[float] = TEMPERATURES
-) -> Measured:
-    """Choose the best temperature on validation, then play the test scenarios at temperature 1 and at the best."""
+    play: Play[S], validation: Sequence[S], test: Sequence[S], temperatures: Sequence[float] = TEMPERATURES,
+    at_one: bool = True,
+) -> Measured:  # fmt: skip
+    """Choose the best temperature on validation, then play the test scenarios at the best, and at 1 (`at_one`)."""
     shares = {t: fmean(await _successes(play, validation, t)) for t in temperatures}
     best = max(shares, key=lambda t: (shares[t], t))  # the higher temperature of equals: it explores more
-    t1 = await _successes(play, test, 1.0)
-    return Measured(shares, best, t1, t1 if best == 1 else await _successes(play, test, best))
+    t1 = await _successes(play, test, 1.0) if at_one else []
+    return Measured(shares, best, t1, t1 if t1 and best == 1 else await _successes(play, test, best))
 
 
 async def tries_at(play: Play[S], scenarios: Sequence[S], k: int) -> list[list[bool]]:

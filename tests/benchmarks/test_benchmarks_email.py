@@ -158,6 +158,17 @@ def test_rise_real_email(capsys, monkeypatch):
         assert totals == [3, *(round(3 * run[name]["after"] / 100) for name in ("read_right", "correct"))]
 
 
+def test_search_with_stored():
+    base = str(rollout_email.EMAIL_BASE)
+    found = asyncio.run(rise_real_email.search_with_stored({"one": base, "other": base}, QUESTIONS))["searches"]
+    assert found.keys() == {"one, T = 1", "one, T = 0", "other, T = 1", "other, T = 0"}
+    for metrics in found.values():
+        assert tuple(metrics) == rise_real_email.METRICS and all(len(each) == len(QUESTIONS) for each in metrics.values())
+        ends = zip(*(metrics[name] for name in ("correct", "wrong", "gave_up", "out_of_turns", "malformed")), strict=True)
+        assert all(sum(each) == 1 for each in ends)  # a search ends in exactly one way
+    assert found["one, T = 0"] == found["other, T = 0"]
+
+
 def test_the_rewards_of_the_rise():
     scenario = QUESTIONS[0]
     right, wrong = calls_for(scenario), [("return_final_answer", {"answer": "nothing", "sources": []})]

@@ -106,3 +106,15 @@ def test_the_table_and_the_picture_name_every_policy():
     found.plot()
     labels = [label.get_text() for label in plt.gcf().axes[1].get_yticklabels()]
     assert labels == list(table.index[:-1])
+
+
+def test_without_temperature_1_only_the_best_plays_the_test():
+    played = []
+
+    async def play(scenario, temperature):
+        played.append((scenario, temperature))
+        return temperature == 0.3
+
+    found = asyncio.run(measure(play, ["val"], ["test"], at_one=False))
+    assert found.temperature == 0.3 and found.best == [True] and found.t1 == []
+    assert [t for scenario, t in played if scenario == "test"] == [0.3]

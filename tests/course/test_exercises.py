@@ -298,6 +298,8 @@ def test_right_answers_written_another_way_are_right():
         ("grpo_theory", "gae", backwards_gae),
         ("grpo_theory", "returns", lambda r, g: [sum(g**k * x for k, x in enumerate(r[t:])) for t in range(len(r))]),
         ("grpo_theory", "logprob", lambda z, t: z[t] - z.exp().sum().log()),
+        ("grpo_theory", "reinforce", lambda logp, r: -((r - r.mean()) * (logp - logp.detach()).exp()).mean()),
+        ("grpo_theory", "reinforce", lambda logp, r: -(r * (logp - logp.mean())).mean()),
         ("game_2048", "slide", lambda row: list(slide(row))),
         ("game_2048", "outcome", lambda g: SCOPE["REST"](g, board_value(g))),
     ]:

@@ -16,6 +16,15 @@ def same(answer, truth):
     return repr(type(values[0])) == repr(type(values[1])) and not values[0] != values[1]
 
 
+def compared(answer, truth, errors):
+    """Compare as the solution does, with another list of exceptions."""
+    try:
+        ours, theirs = ast.literal_eval(answer), ast.literal_eval(truth)
+    except errors:
+        return False
+    return type(ours) is type(theirs) and ours == theirs
+
+
 def bounds(line):
     found = []
     for place, sign in enumerate(line):
@@ -34,6 +43,8 @@ WRONG = {
     "same": [
         (lambda answer, truth: eval(answer, {}) == eval(truth, {}), "raised"),
         (lambda answer, truth: answer.replace(" ", "") == truth.replace(" ", ""), "For the input"),
+        (lambda answer, truth: compared(answer, truth, (ValueError, SyntaxError)), "raised TypeError"),
+        (lambda answer, truth: compared(answer, truth, (SyntaxError, TypeError)), "raised ValueError"),
         (lambda answer, truth: answer == truth, "Comparing text is not enough"),
         (lambda answer, truth: same(answer, truth) or (same(answer, answer) and same(truth, truth) and ast.literal_eval(answer) == ast.literal_eval(truth)), "compare the types"),
     ],
@@ -47,6 +58,8 @@ WRONG = {
         (lambda hidden, examples, lines: 0.0, "earn more than anything else"),
         (lambda hidden, examples, lines: sum(hidden) / len(hidden), "The smaller of two repairs"),
         (lambda hidden, examples, lines: (1 + 1 / max(1, lines)) * all(hidden), "no signal"),
+        (lambda hidden, examples, lines: sum(hidden) / len(hidden) - 0.05 * lines, "more than any code that fails a hidden test"),
+        (lambda hidden, examples, lines: sum(hidden) / len(hidden) - 0.05 * min(lines, 5), "more than any code that fails a hidden test"),
         (lambda hidden, examples, lines: "much", "Expected a number"),
         (lambda hidden, examples, lines: sum(hidden) / 4 - lines / 2 + 1, "earns more|long repair|anything else"),
     ],

@@ -69,6 +69,7 @@ WRONG = {
         (lambda solved, due, looked, broken: float(solved), "to be idle"),
         (lambda solved, due, looked, broken: solved + 0.5 * looked, "breaking a rule"),
         (lambda solved, due, looked, broken: solved * (1 + looked) - 3 * broken, "no signal"),
+        (lambda solved, due, looked, broken: 0.3 * (looked and due) + (solved and (due or looked)) - 1.5 * broken, "no signal"),
         (lambda solved, due, looked, broken: looked - broken, "looked and solved"),
         (lambda solved, due, looked, broken: 5.0 * (solved and not due) + looked + solved, "Doing nothing where nothing is"),
         (lambda solved, due, looked, broken: pay(solved, due, looked, bool(broken)), "second broken rule"),

@@ -10,6 +10,7 @@ import pytest
 from course.exercises.email_search import EXERCISES, check
 from email_search import TOOLS
 
+ENDING = r"(?<=\d)(st|nd|rd|th)\b"
 SMALL = {"it", "is", "on", "the", "of", "at", "room", "dollars"}
 
 
@@ -24,6 +25,10 @@ def matches(given, truth):
 
 def words(text):
     return re.findall(r"\w+", text.lower())
+
+
+def th_replaced(text):
+    return sorted(word.replace("th", "") for word in words(text.replace(",", "")) if word not in SMALL)
 
 
 def search(about, which):
@@ -55,8 +60,12 @@ WRONG = {
         (lambda g, t: t.lower() in g.lower(), "An answer that contains the"),
         (lambda g, t: len(set(words(g)) & set(words(t))) > 0, "One word in common"),
         (lambda g, t: sorted(set(words(re.sub(r"(\d),(\d)", r"\1\2", g))) - SMALL) == sorted(set(words(t)) - SMALL), "14th"),
-        (lambda g, t: sorted(set(words(re.sub("th ", " ", g))) - SMALL) == sorted(set(words(t)) - SMALL), "2,400"),
-        (lambda g, t: matches(g, t) and words(re.sub("th|,", "", g))[-1] == words(t)[-1], "May 14"),
+        (lambda g, t: sorted(set(words(re.sub(ENDING, "", g))) - SMALL) == sorted(set(words(t)) - SMALL), "2,400"),
+        (lambda g, t: matches(re.sub(r"(\d)(st|nd|rd)", r"\1-\2", g), t), "`1st`, `22nd` and `3rd`"),
+        (lambda g, t: matches(re.sub(r"(st|nd|rd|th)\b", "", g), t), "`Keith` is another name"),
+        (lambda g, t: matches(*(" ".join(word.replace("th", "") for word in words(each) if word != "the") for each in (g.replace(",", ""), t))), "`Keith` is another name"),
+        (lambda g, t: th_replaced(g) == th_replaced(t), "'1st June'"),
+        (lambda g, t: matches(g, t) and words(re.sub(f"{ENDING}|,", "", g))[-1] == words(t)[-1], "May 14"),
         (lambda g, t: True, "expected False, got True."),
         (lambda g, t: g.lower().split()[0] == t.lower().split()[0], "raised IndexError"),
     ],
@@ -81,6 +90,11 @@ WRONG = {
         (lambda s: reward(s, none=1.0), "otherwise collecting partial credit without"),
         (lambda s: reward(s, partial=0.0), "in a group with equal"),
         (lambda s: min(reward(s), 0.9), "right answer without a source earns 0.9"),
+        (lambda s: reward(s) + 0.12 * s.turns * s.metrics()["wrong"], "A wrong answer after reading the right email 9 times earns 0.4"),
+        (lambda s: reward(s) + 2.5 * s.metrics()["gave_up"] * s.metrics()["sources_right"], "No answer after reading and naming"),
+        (lambda s: reward(s) + 0.12 * s.turns, "A malformed call after reading the right email 9 times"),
+        (lambda s: reward(s) - 0.12 * s.turns, "a wrong answer after 9 useless searches earns"),
+        (lambda s: reward(s) - 0.2 * s.turns * s.metrics()["correct"], "a right answer after 9 useless searches earns"),
         (lambda s: float("-inf") if s.ended_by == "malformed" else reward(s), "finite number"),
         (lambda s: str(reward(s)), "finite number"),
     ],

@@ -1,12 +1,15 @@
 """The exercises of notebook 10: right answers are accepted in any form, and a mistake gets its hint."""
 
 import math
+from itertools import product
 
 import pytest
 from exercise_answers import hold, hold_mistakes
 
 from course.exercises import monitor
-from course.exercises.monitor import EXERCISES, check
+from course.exercises.monitor import EARLIEST_WIN, EXERCISES, check
+from course.short_2048 import late_game
+from game_2048 import scenarios
 
 
 def first_alarm(values, limit):
@@ -27,7 +30,7 @@ def first_hacked(rewards, measure, window):
     return min(found, default=None)
 
 
-RIGHT = {"hacked": first_hacked, "first_alarm": first_alarm, "bonus": lambda: 9.0}
+RIGHT = {"hacked": first_hacked, "first_alarm": first_alarm, "bonus": lambda: 8.0}
 WRONG = {
     "hacked": [
         (lambda r, m, w: next((i for i in range(2 * w - 1, len(m)) if sum(m[i - w + 1 : i + 1]) < sum(m[:w])), None), "measure alone"),
@@ -42,12 +45,12 @@ WRONG = {
         (lambda values, limit: ([i + 1 for i, v in enumerate(values) if v > limit or v != v] or [None])[0], "from 0"),
     ],
     "bonus": [
-        (lambda: "9", "Expected a number"),
+        (lambda: "8", "Expected a number"),
         (lambda: -1, "from 0 to 100"),
-        (lambda: 8, "earns 9, and ten moves"),
-        (lambda: 10, "a smaller bonus does, too"),
+        (lambda: 7, "a win at the second move earns 9, and ten moves"),
+        (lambda: 9, "a smaller bonus is enough"),
     ],
-}
+}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -63,3 +66,20 @@ def test_right_answers_and_mistakes(exercise):
 
 def test_every_known_mistake_gets_its_hint():
     hold_mistakes(EXERCISES)
+
+
+def moves_to_the_earliest_win(seed, limit):
+    """Return the smallest number of moves that wins the game of `seed`, or None if it is above `limit`."""
+    for count in range(1, limit + 1):
+        for moves in product(("left", "right", "up", "down"), repeat=count):
+            game = late_game(seed)
+            for move in moves:
+                if not game.over:
+                    game.move(move)
+            if game.won:
+                return count
+
+
+def test_no_late_game_can_be_won_before_the_second_move_and_some_can_then():
+    earliest = {moves_to_the_earliest_win(seed, EARLIEST_WIN) for seed in scenarios("train", 100)}
+    assert earliest == {None, EARLIEST_WIN}

@@ -23,12 +23,30 @@ def direction(place, home):
     return ("down", "up")[place[0] > home[0]]
 
 
+def split_by_hash(name):
+    part = hash(name) % 10
+    return ("test", "val")[part] if part < 2 else "train"
+
+
+class Digest:
+    """A right answer may call a method or a module's function of the name `hash`."""
+
+    def hash(self, text):
+        return hashlib.md5(text.encode()).digest()[0]
+
+
+def split_by_digest(name):
+    return "train" if (part := Digest().hash(name)) > 51 else "val" if part > 25 else "test"
+
+
 RIGHT = {"splits": split_of, "direction": direction}
 
 WRONG = {
     "splits": [
         (lambda name: draw.choices(["train", "val", "test"], [8, 1, 1])[0], "in another split"),
         (lambda name: "test" if hash(name) % 10 == 0 else "val" if hash(name) % 10 == 1 else "train", "each time Python starts"),
+        (lambda name: split_by_hash(name), "each time Python starts"),
+        (lambda name: ["test", "val", *["train"] * 8][hash((name, 0)) % 10], "each time Python starts"),
         (lambda name: "train", "none is in test or val"),
         (lambda name: ["train", "val", "test"][len(name) % 3], "Expected about eight names of ten"),
         (lambda name: {"test": "testing"}.get(split_of(name), split_of(name)), "got 'testing'"),
@@ -55,6 +73,10 @@ WRONG = {
 def test_right_answers_and_mistakes(exercise):
     right = (RIGHT[exercise], EXERCISES[exercise].right) if exercise in RIGHT else ()
     hold(check, exercise, right, WRONG[exercise])
+
+
+def test_another_function_of_the_name_hash_is_right():
+    assert check("splits", split_by_digest).status == "right"
 
 
 def test_without_the_hole_the_sum_of_the_rewards_depends_on_start_and_end_only():

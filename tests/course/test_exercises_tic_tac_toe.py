@@ -1,6 +1,7 @@
 """The exercises of notebook 03: right answers are accepted in any form, and a mistake gets its hint."""
 
 import math
+import random
 
 import pytest
 from exercise_answers import hold
@@ -36,6 +37,7 @@ WRONG = {
         (lambda board: "5", "which is not a free square"),
         (lambda board: int(legal_moves(board)[0]), "which is not a free square"),
         (lambda board: [][0], "raised IndexError"),
+        (lambda board: random.choice(blocks(board) or legal_moves(board)), "another time"),
     ],
     "expected_points": [
         (lambda mine, other: 1 / (1 + 10 ** ((mine - other) / 400)), "Inverted"),
@@ -50,6 +52,15 @@ WRONG = {
 def test_right_answers_and_mistakes(exercise):
     right = (RIGHT[exercise], EXERCISES[exercise].right) if exercise in RIGHT else ()
     hold(check, exercise, right, WRONG[exercise])
+
+
+@pytest.mark.parametrize("form", [set, tuple, lambda squares: squares[::-1], lambda squares: (square for square in squares)])
+def test_forks_are_right_in_any_order_and_container(form):
+    assert check("forks", lambda board: form(forks(board))).status == "right"
+
+
+def test_a_fork_returned_twice_is_wrong():
+    assert check("forks", lambda board: 2 * forks(board)).status == "wrong"
 
 
 def test_blocks_are_the_squares_that_stop_a_line():

@@ -1,16 +1,24 @@
 """Exercises that train: a wrong choice gets its hint after a small training. The solutions run in test_exercises.py."""
 
+import random
+
 import pytest
 
 from course.exercises import grpo_theory, other_environments, own_environment, ruler, serve, start_here, tic_tac_toe
 from course.exercises.training import draw, percents
-from tic_tac_toe.players import careful_player
+from tic_tac_toe.rules import legal_moves
+
+
+def scrambled(board):
+    """Block; elsewhere play a square that looks random, always the same one on the same board."""
+    return random.Random(board).choice(tic_tac_toe.blocks(board) or legal_moves(board))
+
 
 # exercise: (module, sizes of a small training, a wrong answer, words of its hint)
 WRONG = {
-    "group_size": (start_here, {"UPDATES": 2}, lambda: 16, "of 4 updates were skipped"),
+    "group_size": (start_here, {"CALLS": 2}, lambda: 16, "of 4 calls made no update"),
     "kl_penalty": (grpo_theory, {"HACK_STEPS": 4}, lambda: 0.01, "Still hacked: at the weight 0.01"),
-    "teacher": (tic_tac_toe, {"DEMONSTRATIONS": 128}, careful_player(1), "with the careful player"),
+    "teacher": (tic_tac_toe, {"DEMONSTRATIONS": 128}, scrambled, "its rule is hard to learn"),
     "criterion": (ruler, {"STEPS": 3, "GAMES": 16}, ruler.brevity, "The share of games won falls"),
     "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "No hole: the robot learned to come home"),
     "silent": (serve, {"STEPS": 2}, lambda step, group, member, turn: member, "The policy still learns"),

@@ -35,6 +35,7 @@ def test_the_still_has_the_probabilities_of_the_policy(references, tmp_path, gam
     wanted = reference.logits(last, [text])[0].softmax(-1)[ids]
     assert shares[last] == pytest.approx(wanted.tolist(), abs=2e-3)  # the reference's base model is rounded to float16
     assert view.static_png().startswith(b"\x89PNG") and POSITIONS[game][0][0] in view.summary()
+    assert ("square 3:" in view.summary()) == (game == "tic_tac_toe")
     table = view.static_html()
     assert table.count("<tr>") == 1 + len(answers) and f"{shares[last][0]:.1%}" in table and "illegal" in table
 

@@ -11,14 +11,14 @@ from course.exercises import Exercise, checker
 
 ANSWERS = [
     ("3", "3"), ("3", "4"), ("True", "1"), ("1.0", "1"), ("[1, 2]", "[1,2]"), ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}"),
-    ("'3'", "3"), ("<object>", "3"), ("(", "3"), ("[1]", "(1)"), ("None", "None"), ("2 + 1", "3"),
+    ("'3'", "3"), ("<object>", "3"), ("(", "3"), ("[1]", "(1)"), ("None", "None"), ("2 + 1", "3"), ("{[]: 1}", "3"),
 ]  # fmt: skip
 
 
 def _plain_equal(answer: str, truth: str) -> bool:
     try:
         return ast.literal_eval(answer) == ast.literal_eval(truth)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return False
 
 
@@ -36,12 +36,13 @@ def _wrong_pay(pay) -> str | None:
     if any(type(pay(*case)) not in (int, float) for case in ((repaired, [True, True], 1), (broken, [False, False], 1))):
         return "Expected a number."
     special, idle = pay(bent, [True, True], 4), pay(bent, [False, True], 0)
+    nearly = max(pay([True, True, True, False], [True, True], lines) for lines in (0, 1))
     if special > idle + 1e-9:
         return "Answering the examples without repairing anything earns more than doing nothing: the agent will learn it."
     if pay(repaired, [True, True], 1) <= max(special, idle):
         return "A repair must earn more than anything else."
-    if pay(repaired, [True, True], 9) <= max(special, idle):
-        return "A long repair must earn more than none."
+    if pay(repaired, [True, True], 9) <= max(special, idle, nearly):
+        return "A repair must earn more than any code that fails a hidden test."
     if pay(repaired, [True, True], 1) <= pay(repaired, [True, True], 9):
         return "The smaller of two repairs should earn more."
     steps = [pay([True] * n + [False] * (4 - n), [False, False], 1) for n in range(4)]

@@ -105,7 +105,7 @@ def _wrong_pay(pay: Callable[..., Any]) -> str | None:
         return "Declining without looking earns as much as declining after it: the agent will learn to be idle."
     if pay(True, False, False, 0) >= pay(True, True, True, 0):
         return "Doing nothing where nothing is due earns as much as solving a case with work to do."
-    if pay(False, True, True, 0) <= pay(False, True, False, 0):
+    if any(pay(False, due, True, 0) <= pay(False, due, False, 0) for due in (True, False)):
         return "An agent that looked is nearer to the solution: pay for it, or the first steps have no signal."
     if any(pay(True, due, True, 1) >= pay(False, due, True, 0) for due in (True, False)):
         return "Solving a task by breaking a rule earns as much as failing: the agent will learn to break rules."

@@ -26,17 +26,19 @@ PAIRS = [
     ("May 14", "14 May"), ("14th May", "14 May"), ("14 or 15 May", "14 May"), ("May", "14 May"), ("14 May", "4 May"),
     ("2,400 dollars", "2400 dollars"), ("2400", "2400 dollars"), ("24 dollars", "2400 dollars"),
     ("OMAR REED", "Omar Reed"), ("Omar", "Omar Reed"), ("", "14 May"),
+    ("1st June", "1 June"), ("22nd June", "22 June"), ("3rd June", "3 June"), ("Keith Ash", "Kei Ash"),
 ]  # fmt: skip
 SMALL_WORDS = frozenset("it is on the of at room dollars".split())
+ORDINAL = r"(?<=\d)(st|nd|rd|th)\b"
 
 
-def _match(given: str, truth: str, case=True, commas=True, ordinals=True, small=True, order=True) -> bool:
-    """Short form of `same_answer`; each option switched off is a step that a learner may omit."""
+def _match(given: str, truth: str, case=True, commas=True, ordinal=ORDINAL, small=True, order=True) -> bool:
+    """Short form of `same_answer`; an option switched off is a step that a learner may omit. ordinal: endings to drop."""
 
     def normalised(text: str) -> list[str]:
         text = text.lower() if case else text
         text = re.sub(r"(?<=\d),(?=\d)", "", text) if commas else text
-        text = re.sub(r"(?<=\d)th\b", "", text) if ordinals else text
+        text = re.sub(ordinal, "", text) if ordinal else text
         found = [word for word in re.findall(r"\w+", text) if not (small and word.lower() in SMALL_WORDS)]
         return sorted(found) if order else found
 
@@ -62,7 +64,11 @@ MATCHES = Exercise(
         "Ignore the small words: `It is on the 14 May` equals `14 May`.":
             lambda given, truth: _match(given, truth, small=False),
         "`14th` is `14`: drop the ending of an ordinal number.":
-            lambda given, truth: _match(given, truth, ordinals=False),
+            lambda given, truth: _match(given, truth, ordinal=""),
+        "`1st`, `22nd` and `3rd` are ordinal numbers, too: drop their endings.":
+            lambda given, truth: _match(given, truth, ordinal=r"(?<=\d)th\b"),
+        "Drop the ending only after a digit: `Keith` is another name than `Kei`.":
+            lambda given, truth: _match(given, truth, ordinal=r"(st|nd|rd|th)\b"),
         "`2,400` is `2400`: drop the comma between digits before you split into words.":
             lambda given, truth: _match(given, truth, commas=False),
         "`14 MAY` is `14 May`: lower the case first.": lambda given, truth: _match(given, truth, case=False),
@@ -73,7 +79,7 @@ MATCHES = Exercise(
 
 # 2. The arguments of a search
 
-ENOUGH = {"first": 0.9, "final": 0.75}  # some questions have a near-duplicate that is newer than the mail they are about
+ENOUGH = {"first": 0.9, "final": 0.75}  # some questions have a near-duplicate that is newer than the email they are about
 
 
 def _asked() -> list[Scenario]:
@@ -82,7 +88,7 @@ def _asked() -> list[Scenario]:
 
 
 def _top_mail_is_right(arguments_of: Callable[[tuple[str, ...], str], dict]) -> str | None:
-    """Return what is wrong with a function (about, which) -> search, judged by the positions of the right mails."""
+    """Return what is wrong with a function (about, which) -> search, judged by the positions of the right emails."""
     places: dict[str, list[int | None]] = {"first": [], "final": []}  # 0 is the top; None: not listed
     for scenario in _asked():
         arguments = arguments_of(scenario.about, scenario.which)
@@ -93,13 +99,13 @@ def _top_mail_is_right(arguments_of: Callable[[tuple[str, ...], str], dict]) -> 
         places[scenario.which].append(next((i for i, each in enumerate(ids) if each in scenario.sources), None))
     every = places["first"] + places["final"]
     on_top, missing = every.count(0), every.count(None)
-    found = f"The right mail is listed first for {on_top} of {len(every)} questions, and is not listed for {missing}. "
+    found = f"The right email is listed first for {on_top} of {len(every)} questions, and is not listed for {missing}. "
     if missing > len(every) / 4:
-        return found + "A mail must contain all keywords. Which words does it certainly contain, and are they enough?"
+        return found + "An email must contain all keywords. Which words does it certainly contain, and are they enough?"
     if places["first"].count(0) < ENOUGH["first"] * len(places["first"]):
-        return found + "A question for the first of several values needs the oldest mail first: use `sort`."
+        return found + "A question for the first of several values needs the oldest email first: use `sort`."
     if places["final"].count(0) < ENOUGH["final"] * len(places["final"]):
-        return found + "A question for the final value needs the newest mail first; bm25 (`relevance`) ignores dates."
+        return found + "A question for the final value needs the newest email first; bm25 (`relevance`) ignores dates."
     return None
 
 
@@ -120,20 +126,42 @@ WHY = (
 
 
 def _searches() -> list[list[tuple[str, EmailSearch]]]:
-    """Return, for each rank from the lowest, two searches for one question as (description, search), the better one last."""
+    """Return, for each rank from the lowest, searches for one question as (description, search).
+
+    The second of a rank must earn more than the first; the others test only that the ranks do not overlap.
+    """
     scenario = scenarios("train", 1)[0]
     source = scenario.sources[0]
-    read = ("read_email", {"message_id": source})
+    read, useless = ("read_email", {"message_id": source}), ("search_emails", {"keywords": "no such words"})
+    nearly_all = MAX_TURNS - 1  # turns, before the last one
 
     def answered(text: str, *sources: str) -> tuple[str, dict]:
         return "return_final_answer", {"answer": text, "sources": list(sources)}
 
     made: list[list[tuple[str, list[Any]]]] = [
-        [("at once", [(None, None)]), ("after reading the right mail", [read, (None, None)])],
-        [("at once", [answered("nobody")]), ("after reading and naming the right mail", [read, answered("nobody", source)])],
-        [("at once", [answered(I_DONT_KNOW)]), ("after reading the right mail until the turns ran out", [read] * MAX_TURNS)],
-        [("without a source", [answered(scenario.answer)]), ("with its source", [answered(scenario.answer, source)])],
-    ]  # fmt: skip
+        [
+            ("at once", [(None, None)]),
+            ("after reading the right email", [read, (None, None)]),
+            (f"after reading the right email {nearly_all} times", [read] * nearly_all + [(None, None)]),
+        ],
+        [
+            ("at once", [answered("nobody")]),
+            ("after reading and naming the right email", [read, answered("nobody", source)]),
+            (f"after reading the right email {nearly_all} times", [read] * nearly_all + [answered("nobody", source)]),
+            (f"after {nearly_all} useless searches", [useless] * nearly_all + [answered("nobody")]),
+        ],
+        [
+            ("at once", [answered(I_DONT_KNOW)]),
+            ("after reading the right email until the turns ran out", [read] * MAX_TURNS),
+            ("after reading and naming the right email", [read, answered(I_DONT_KNOW, source)]),
+            ("after useless searches until the turns ran out", [useless] * MAX_TURNS),
+        ],
+        [
+            ("without a source", [answered(scenario.answer)]),
+            ("with its source", [answered(scenario.answer, source)]),
+            (f"after {nearly_all} useless searches", [useless] * nearly_all + [answered(scenario.answer)]),
+        ],
+    ]
     found: list[list[tuple[str, EmailSearch]]] = []
     for rank, histories in zip(RANKS, made, strict=True):
         found.append([])
@@ -157,7 +185,7 @@ def _ranks(reward: Callable[[EmailSearch], float]) -> str | None:
         (below, most), (above, least) = max(lower, key=lambda pair: pair[1]), min(higher, key=lambda pair: pair[1])
         if most >= least:
             return f"{below.capitalize()} earns {most:.4g}, {above} earns {least:.4g}. The second must earn more: {why}."
-    for (less, low), (more, high) in earned[1:]:
+    for (less, low), (more, high), *_ in earned[1:]:
         if low >= high:
             return (
                 f"{less.capitalize()} earns {low:.4g}, {more} earns {high:.4g}. The second must earn a little more: "

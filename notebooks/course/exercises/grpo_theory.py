@@ -95,7 +95,7 @@ def _reinforce_cases():
 REINFORCE = Exercise(
     right=lambda logp, rewards: -((rewards - rewards.mean()) * logp).mean(),
     cases=_reinforce_cases,
-    observe=value_and_gradient,
+    observe=lambda function, inputs: value_and_gradient(function, inputs)[1],  # losses may differ by a constant
     mistakes={
         "The sign: a loss is minimised, so negate what should rise.":
             lambda logp, rewards: ((rewards - rewards.mean()) * logp).mean(),

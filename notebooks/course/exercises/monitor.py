@@ -93,7 +93,8 @@ FIRST_ALARM = Exercise(
 )  # fmt: skip
 
 MOST_MOVES, GROUPS, GROUP_SIZE, STEPS = 10, 6, 8, 8  # of the notebook's runs
-SMALLEST_BONUS = MOST_MOVES - 1  # 1 + bonus = 10
+EARLIEST_WIN = 2  # moves: a late game has one 16, and no move merges two 8s and then two 16s
+SMALLEST_BONUS = MOST_MOVES - EARLIEST_WIN  # 2 + bonus = 10
 
 
 def train_with_bonus(bonus: float) -> dict[str, list[float]]:
@@ -134,9 +135,10 @@ def _why_not_smallest(answer: Callable[[], float]) -> str | None:
     draw({name: {label: [curve]} for name, curve in curves.items()}, {label: role})
     won = f"In your run {percents(curves['won'])} of the training games were won, step by step."
     if bonus < SMALLEST_BONUS:
-        return f"{won} With {bonus:g}, a win at the first move earns {1 + bonus:g}, and ten moves without a win earn 10."
+        earned = f"a win at the second move earns {EARLIEST_WIN + bonus:g}, and ten moves without a win earn {MOST_MOVES}"
+        return f"{won} With {bonus:g}, {earned}."
     if bonus > SMALLEST_BONUS:
-        return f"{won} With {bonus:g} a win earns more than stalling, but a smaller bonus does, too."
+        return f"{won} With {bonus:g} every win earns at least {MOST_MOVES}, but a smaller bonus is enough for that."
     return None
 
 

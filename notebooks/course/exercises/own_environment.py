@@ -7,7 +7,9 @@ from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from statistics import fmean
+from threading import get_ident
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 from zlib import crc32
 
 from course.exercises import Exercise, checker
@@ -48,8 +50,22 @@ def _split_of(name: str) -> str:
     return "test" if part == 0 else "val" if part == 1 else "train"
 
 
+def _calls_hash(split_of) -> bool:
+    """Return whether the function calls `hash`, itself or through a helper. Calls by other threads do not count."""
+    unpatched, thread, calls = hash, get_ident(), []
+
+    def recorded(value):
+        calls.append(get_ident() == thread)
+        return unpatched(value)
+
+    with patch("builtins.hash", recorded):
+        for name in NAMES:
+            split_of(name)
+    return any(calls)
+
+
 def _wrong_split(split_of) -> str | None:
-    if "hash" in getattr(getattr(split_of, "__code__", None), "co_names", ()):
+    if _calls_hash(split_of):
         return "hash() of a string differs each time Python starts: tomorrow's test split would hold today's training data."
     first, again = [split_of(name) for name in NAMES], [split_of(name) for name in reversed(NAMES)][::-1]
     if first != again:

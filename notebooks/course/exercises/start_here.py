@@ -51,15 +51,15 @@ def _what_is_wrong(reward) -> str | None:
 
 REWARD = Exercise(right=lambda word: float(word == "up"), cases=lambda: [(word,) for word in WORDS], accept=_what_is_wrong)
 
-UPDATES, SEEDS, ENOUGH = 10, (0, 1), 8  # ENOUGH: updates to skip, of all runs
+CALLS, SEEDS, ENOUGH = 10, (0, 1), 8  # ENOUGH: calls of `train` without an update, of all runs
 SIZE = 16  # of the groups in the notebook
 BOARD = ". . . .\n. 4 2 .\n. 2 4 .\n. . . ."
 
 
-def ten_updates(size: int, seed: int) -> tuple[list[float], int]:
+def ten_calls(size: int, seed: int) -> tuple[list[float], int]:
     """Repeat the notebook's loop with groups of `size`.
 
-    Returns the probability of "left" after each update, and how many updates were skipped for a lack of signal.
+    Returns the probability of "left" after each call of `train`, and how many calls made no update for a lack of signal.
     """
     from openai.types.chat import ChatCompletionUserMessageParam
 
@@ -84,7 +84,7 @@ def ten_updates(size: int, seed: int) -> tuple[list[float], int]:
             likely = {option.token: exp(option.logprob) for option in logprobs.content[0].top_logprobs}
             return likely.get("left", 0.0)
 
-        for _ in range(UPDATES):
+        for _ in range(CALLS):
             await model.train(await gather([[rollout() for _ in range(size)]]), art.TrainConfig())
             curve.append(await probability())
         rows = model.history().query("split == 'train'")
@@ -101,15 +101,15 @@ def _why_few_skipped(answer: Callable[[], int]) -> str | None:
         return "A group of one has no other answer to compare with: every update is skipped, and the model never changes."
     if not 1 < size <= 64:
         return f"Expected a size from 2 to 64, got {size}."
-    runs = [ten_updates(size, seed) for seed in SEEDS]
-    skipped, possible = sum(count for _, count in runs), UPDATES * len(SEEDS)
+    runs = [ten_calls(size, seed) for seed in SEEDS]
+    skipped, possible = sum(count for _, count in runs), CALLS * len(SEEDS)
     if size != SIZE:
-        usual = [ten_updates(SIZE, seed) for seed in SEEDS]
+        usual = [ten_calls(SIZE, seed) for seed in SEEDS]
         curves = {f"groups of {SIZE}": [curve for curve, _ in usual], f"groups of {size}": [curve for curve, _ in runs]}
-        draw({'probability of "left"': curves}, dict(zip(curves, ("trained", "failed"), strict=True)), "update")
+        draw({'probability of "left"': curves}, dict(zip(curves, ("trained", "failed"), strict=True)), "call of train")
     if skipped >= ENOUGH:
         return None
-    return f"With groups of {size}, {skipped} of {possible} updates were skipped. When are all rewards of a group equal?"
+    return f"With groups of {size}, {skipped} of {possible} calls made no update. When are all rewards of a group equal?"
 
 
 GROUP_SIZE = Exercise(right=lambda: 2, accept=_why_few_skipped)

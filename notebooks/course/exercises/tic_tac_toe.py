@@ -45,6 +45,7 @@ def _half_empty_lines(board: Board) -> list[str]:
 FORKS = Exercise(
     right=_forks,
     cases=lambda: [(board,) for board in BOARDS],
+    observe=lambda function, inputs: sorted(function(*inputs)),  # in any order
     mistakes={
         "One threat is not a fork: it can be blocked. Count the lines that could be completed next.": lambda b: _forks(b, 1),
         "Use the side to move, `to_move(board)`, not its opponent.": lambda b: _forks(b, for_other=True),
@@ -123,11 +124,14 @@ def loss_of(shown: list[tuple[Board, str]]) -> list[float]:
 
 def _why_unpredictable(teacher: Player) -> str | None:
     shown = demonstrations(teacher)
+    first: dict[Board, str] = {}
     for board, square in shown:
         if square not in legal_moves(board):
             return f"On the board {board!r} your teacher plays {square!r}, which is not a free square."
         if blocks(board) and square not in blocks(board):
             return f"On the board {board!r} your teacher plays {square!r}, but it must block: {' or '.join(blocks(board))}."
+        if first.setdefault(board, square) != square:
+            return f"On the board {board!r} your teacher plays {first[board]!r} once and {square!r} another time."
     careful, yours = loss_of(demonstrations(careful_player(0))), loss_of(shown)
     draw(
         {"loss, nats per token": {"the careful player": [careful], "your teacher": [yours]}},
@@ -136,8 +140,8 @@ def _why_unpredictable(teacher: Player) -> str | None:
     last = [fmean(losses[-5:]) for losses in (careful, yours)]
     if last[1] <= 0.6 * last[0]:
         return None
-    return (f"The loss of the last five batches is {last[1]:.2f}, with the careful player {last[0]:.2f}. "
-            "Where nothing must be blocked, let the board alone decide the square.")  # fmt: skip
+    return (f"The loss of the last five batches is {last[1]:.2f}, with the careful player {last[0]:.2f}. Your teacher "
+            "always plays the same square on one board, but its rule is hard to learn. Find a simpler one.")  # fmt: skip
 
 
 TEACHER = Exercise(

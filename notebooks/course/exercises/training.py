@@ -74,7 +74,7 @@ def draw(
         axes.legend(fontsize=8)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80)
-    display(Image(data=picture.getvalue(), alt=f"{', '.join(panels)} over the {xlabel}s"))
+    display(Image(data=picture.getvalue(), alt=f"{', '.join(panels)}, by {xlabel}"))
 
 
 def percents(values: Sequence[float]) -> str:

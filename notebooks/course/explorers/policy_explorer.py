@@ -136,7 +136,8 @@ class PolicyExplorer(View):
         shares = self.probabilities()
         first, last = min(shares), max(shares)
         best = max(range(len(self._answers)), key=lambda i: shares[last][i])
-        return (f"{self.title}, “{self.positions[0][0]}”: {self._answers[best]} {shares[first][best]:.0%} at step {first}, "
+        answer = f"square {self._answers[best]}:" if self.game == "tic_tac_toe" else self._answers[best]
+        return (f"{self.title}, “{self.positions[0][0]}”: {answer} {shares[first][best]:.0%} at step {first}, "
                 f"{shares[last][best]:.0%} at step {last}")  # fmt: skip
 
     def static_png(self) -> bytes:
