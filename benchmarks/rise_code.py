@@ -2,7 +2,7 @@
 
 `python -m benchmarks.rise_code --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and all
 samples), over the first 200 test problems, the columns of `rising.before_and_after` for `repaired` (all hidden tests pass);
-the rule makes eight different mutations, first of the kinds that are most often the bug in the training problems (one
+the rule tries eight different changes, first of the kinds with the most bugs per change in the training problems (one
 draw). `rises` has, each side at its best temperature and with a 95% interval (paired by problem), `repaired`,
 `only_visible` (all examples pass and hidden tests do not), `special` (the code compares with the examples) and `malformed`
 in percent, and `tries`, the mean number of mutations tried. `at_random` is the share repaired by random mutations without

@@ -17,7 +17,7 @@ from benchmarks.result import print_result
 from benchmarks.rising import before_and_after, decayed_rate, of_seeds
 from course.frozen_lake import MAX_TURNS, careful, distinct_lakes, lake
 
-GROUPS, SIZE, STEPS = 16, 8, 64
+GROUPS, SIZE, STEPS = 16, 8, 80
 LEARNING_RATE = 1.5e-3
 VALIDATION, TEST = 60, 200
 
