@@ -39,7 +39,7 @@ def environment_tools(environment: Any) -> dict[str, dict]:
 
 def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
     kind = type(environment)  # inspect.getmembers would also read all special methods, at each call
-    members = [getattr(kind, name) for name in dir(kind) if name not in NO_TOOLS and not name.startswith("_")]
+    members = [getattr(kind, name, None) for name in dir(kind) if name not in NO_TOOLS and not name.startswith("_")]
     return {each.__name__: each for each in members if inspect.isfunction(each)}
 
 

@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
@@ -53,7 +53,6 @@ def tool(method: Tool) -> Tool:
     return cast(Tool, called)
 
 
-@lru_cache(1024)  # of functions: an environment is made for each rollout
 def tool_schema(function: Callable[..., Any]) -> dict:
     """Return the OpenAI schema of a typed function, equal to that of `transformers.utils.get_json_schema`.
 

@@ -99,7 +99,7 @@ def find_checkpoint(name: str, path: str | Path = ".art") -> Checkpoint:
 
     Raises: FileNotFoundError when none or several match; the message lists what exists.
     """
-    model, step = PolicyName.parse(name) or (name, None)
+    model, _, step = name.partition("@")
     project, _, model_name = model.rpartition("/")
     valid = _is_plain(project) and _is_plain(model_name)
     folders = sorted(Path(path).glob(f"{project or '*'}/models/{model_name}")) if valid else []
@@ -109,10 +109,9 @@ def find_checkpoint(name: str, path: str | Path = ".art") -> Checkpoint:
         raise FileNotFoundError(f"{which} {model!r} in {path}: expected one of {', '.join(known) or 'none'}. "
                                 "Give PROJECT/NAME, or another --path.")  # fmt: skip
     steps = checkpoints.list_checkpoints(folders[0] / "checkpoints")
-    wanted = max(steps, default=None) if step is None else step
+    wanted = int(step) if step.isdecimal() else max(steps, default=None) if not step else None
     if wanted is None or wanted not in steps:
-        which = "" if step is None else f" of step {step}"
-        raise FileNotFoundError(f"{model} has no checkpoint{which}: expected one of the steps {steps}")
+        raise FileNotFoundError(f"{model} has no checkpoint of step {step or 'latest'!r}: expected one of the steps {steps}")
     folder = checkpoints.step_folder(folders[0] / "checkpoints", wanted)
     return Checkpoint(folder, folders[0], folders[0].parents[1].name, folders[0].name, wanted)
 

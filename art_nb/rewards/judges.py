@@ -84,13 +84,14 @@ class LLMJudge:
     params: further arguments of the request: temperature, max_tokens, api_base, api_key, ... For a server without support
         for JSON schemas, give {"response_format": None}.
     client: an `openai` client for any server with OpenAI's API, or `model.openai_client()`; None: LiteLLM.
-    cache: folder of answers, by a hash of the request; None: no cache. max_concurrent: groups judged at a time.
+    cache: folder of answers, by a hash of the request; None: no cache.
+    max_concurrent: groups judged by this model at a time.
     max_attempts: calls per group, including the first. After 408, 409, 425, 429, 5xx, a lost connection or a timeout the
         next call follows after `delay`, twice that, ... seconds, or the server's retry-after; after an unusable answer it
         follows at once and includes the reason.
-    timeout: seconds per call. context_tokens: of the model; None: LiteLLM's figure, or 32,000. The longest trajectories are
-        shortened in the middle to fit, at an estimated 3 bytes per token. If the server rejects the prompt as too long, its
-        length is halved.
+    timeout: seconds per call.
+    context_tokens: of the model; None: LiteLLM's figure, or 32,000. The longest trajectories are shortened in the middle to
+        fit, at an estimated 3 bytes per token. If the server rejects the prompt as too long, its length is halved.
     """
 
     model: str

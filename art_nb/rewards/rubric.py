@@ -51,7 +51,7 @@ def register(task: str, criteria: Sequence[Criterion] | str) -> None:
 
 
 def criteria_of(task: str) -> Sequence[Criterion]:
-    """Return a task's criteria, of `register` or an installed environment's entry point. Raises: ValueError without any."""
+    """Return the criteria of a task, from `register` or an installed environment. Raises: ValueError when there are none."""
     if task not in _installed() | _CRITERIA:
         _installed.cache_clear()  # an environment may have been installed since
     if task not in (known := _installed() | _CRITERIA):

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from zlib import crc32
 
 import pytest
 from exercise_answers import hold
@@ -37,6 +38,10 @@ class Digest:
 
 def split_by_digest(name):
     return "train" if (part := Digest().hash(name)) > 51 else "val" if part > 25 else "test"
+
+
+def split_by_hash_of_a_number(name):
+    return "test" if (part := hash(crc32(name.encode())) % 10) == 0 else "val" if part == 1 else "train"
 
 
 RIGHT = {"splits": split_of, "direction": direction}
@@ -77,6 +82,7 @@ def test_right_answers_and_mistakes(exercise):
 
 def test_another_function_of_the_name_hash_is_right():
     assert check("splits", split_by_digest).status == "right"
+    assert check("splits", split_by_hash_of_a_number).status == "right"  # hash() of an integer is the same at each start
 
 
 def test_without_the_hole_the_sum_of_the_rewards_depends_on_start_and_end_only():

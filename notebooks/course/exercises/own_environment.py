@@ -51,11 +51,11 @@ def _split_of(name: str) -> str:
 
 
 def _calls_hash(split_of) -> bool:
-    """Return whether the function calls `hash`, itself or through a helper. Calls by other threads do not count."""
+    """Return whether the function calls `hash` on anything but an integer, itself or through a helper, in this thread."""
     unpatched, thread, calls = hash, get_ident(), []
 
     def recorded(value):
-        calls.append(get_ident() == thread)
+        calls.append(get_ident() == thread and not isinstance(value, int))
         return unpatched(value)
 
     with patch("builtins.hash", recorded):
