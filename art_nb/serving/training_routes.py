@@ -22,7 +22,6 @@ from art_nb.serving.specs import ForkRequest, ModelSpec, Name, TrainRequest, Tra
 from art_nb.serving.state import ServerState
 from art_nb.storage import checkpoints
 from art_nb.storage.run_log import RunLog
-from art_nb.types import PolicyName
 
 log = logging.getLogger("art_nb.serving")
 
@@ -149,7 +148,7 @@ async def _complete(
     name = request.get("model")
     if not isinstance(name, str | None):
         raise StatusError(400, f"model is {name!r:.200}: expected a name")
-    if name is not None and (PolicyName.parse(name) or PolicyName(name, 0)).model != trained.name:
+    if name is not None and name.partition("@")[0] != trained.name:
         name = state.models.base_model(name)
     return await state.models.complete(trained, {**request, "model": name, "stream": False}, client, min_occurrence)
 
