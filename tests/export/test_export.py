@@ -131,7 +131,8 @@ def test_llama_cpp_gives_the_same_answers(llama, tmp_path, capsys):
     with LlamaCpp(tmp_path / "out/model.gguf", threads=1) as engine:
         client = OpenAI(base_url=f"{engine.url}/v1", api_key="none")
         chat = client.chat.completions.create(model="any", messages=QUESTIONS[0], temperature=0, max_tokens=8, logprobs=True)
-    assert chat.usage.completion_tokens == len(chat.choices[0].logprobs.content) > 0
+    # Tokens that together are one character have one entry, which the answers of random weights may contain.
+    assert 1 <= len(chat.choices[0].logprobs.content) <= chat.usage.completion_tokens
 
 
 def test_a_tokenizer_that_llama_cpp_lacks_raises_and_leaves_no_files(run_folder, tmp_path, capsys):
