@@ -46,9 +46,12 @@ class Usage:
 
     def plus(self, reply: JudgeReply) -> Usage:
         """Return the usage including one more call."""
-        cost = None if self.cost_usd is None or reply.cost_usd is None else self.cost_usd + reply.cost_usd
-        tokens = self.prompt_tokens + reply.prompt_tokens, self.completion_tokens + reply.completion_tokens
-        return Usage(self.calls + 1, *tokens, cost)
+        return Usage(
+            calls=self.calls + 1,
+            prompt_tokens=self.prompt_tokens + reply.prompt_tokens,
+            completion_tokens=self.completion_tokens + reply.completion_tokens,
+            cost_usd=None if self.cost_usd is None or reply.cost_usd is None else self.cost_usd + reply.cost_usd,
+        )
 
 
 @dataclass(frozen=True)

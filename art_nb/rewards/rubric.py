@@ -7,7 +7,6 @@ conversation and the rollout's metrics and metadata, never `reward`.
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import entry_points
 
 from art_nb.rewards.judge_answers import TrajectoryScore
@@ -16,14 +15,15 @@ from art_nb.trajectories import Trajectory
 
 WEIGHTS = {"accuracy": 0.4, "efficiency": 0.3, "completeness": 0.2, "user satisfaction": 0.1}
 
-Measure = Callable[[Trajectory], tuple[float, str]]  # gives a share from 0, not met, to 1, met in full; the reason in words
+Measure = Callable[[Trajectory], tuple[float, str]]
 
 
 @dataclass(frozen=True)
 class Criterion:
     """A quality of a trajectory.
 
-    name: for the explanation. weight: above 0, relative to the sum of all weights. measure: see `Measure`.
+    name: for the explanation. weight: above 0, relative to the sum of all weights.
+    measure: trajectory -> (share from 0, not met, to 1, met in full; the reason in words).
     """
 
     name: str
@@ -40,7 +40,8 @@ def weighted(**measures: Measure) -> tuple[Criterion, ...]:
     return tuple(Criterion(name, weight, measures[name.replace(" ", "_")]) for name, weight in WEIGHTS.items())
 
 
-# Task name -> its criteria, or a module with CRITERIA. Installed environments have theirs in the entry points ENTRY_POINTS.
+# Task name -> its criteria, or the module that defines them as CRITERIA. Installed environments provide theirs in the entry
+# point group ENTRY_POINTS.
 ENTRY_POINTS = "art_nb.criteria"
 _CRITERIA: dict[str, Sequence[Criterion] | str] = {"tools": "art_nb.rewards.criteria_tools"}
 
@@ -51,20 +52,18 @@ def register(task: str, criteria: Sequence[Criterion] | str) -> None:
 
 
 def criteria_of(task: str) -> Sequence[Criterion]:
-    """Return the criteria of a task, from `register` or an installed environment. Raises: ValueError when there are none."""
-    if task not in _installed() | _CRITERIA:
-        _installed.cache_clear()  # an environment may have been installed since
-    if task not in (known := _installed() | _CRITERIA):
-        names = ", ".join(sorted(known))
+    """Return the criteria registered for a task, by `register` or by an installed environment's entry point.
+
+    Raises: ValueError when there are none.
+    """
+    if task not in _CRITERIA:  # looking for entry points reads a file of each installed package
+        for each in entry_points(group=ENTRY_POINTS):
+            _CRITERIA.setdefault(each.name, each.value)
+    if task not in _CRITERIA:
+        names = ", ".join(sorted(_CRITERIA))
         raise ValueError(f"no criteria for the task {task!r}: expected one of {names}. Add one by register(task, criteria).")
-    found = known[task]
+    found = _CRITERIA[task]
     return importlib.import_module(found).CRITERIA if isinstance(found, str) else found
-
-
-@cache
-def _installed() -> dict[str, str]:
-    """Return the modules with the criteria of installed environments. It reads a file of each installed package."""
-    return {each.name: each.value for each in entry_points(group=ENTRY_POINTS)}
 
 
 @dataclass(frozen=True)

@@ -177,14 +177,10 @@ def test_criteria_of_an_agent_with_tools(conversation, expected):
 
 def test_installed_criteria_are_read_once_and_again_for_an_unknown_task(monkeypatch):
     installed, reads = [EntryPoint("first", "art_nb.rewards.criteria_tools", rubric.ENTRY_POINTS)], []
+    monkeypatch.setattr(rubric, "_CRITERIA", dict(rubric._CRITERIA))
     monkeypatch.setattr(rubric, "entry_points", lambda group: reads.append(group) or installed)
-    rubric._installed.cache_clear()
-    try:
-        for _ in range(3):
-            assert criteria_of("first") == criteria_of("tools")
-        assert len(reads) == 1
-        installed.append(EntryPoint("second", "art_nb.rewards.criteria_tools", rubric.ENTRY_POINTS))
-        assert criteria_of("second") == criteria_of("tools")
-    finally:
-        monkeypatch.undo()
-        rubric._installed.cache_clear()
+    for _ in range(3):
+        assert criteria_of("first") == criteria_of("tools")
+    assert len(reads) == 1
+    installed.append(EntryPoint("second", "art_nb.rewards.criteria_tools", rubric.ENTRY_POINTS))
+    assert criteria_of("second") == criteria_of("tools")
