@@ -38,9 +38,8 @@ def environment_tools(environment: Any) -> dict[str, dict]:
 
 
 def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
-    kind = type(environment)  # inspect.getmembers would also read all special methods, at each call
-    members = [getattr(kind, name, None) for name in dir(kind) if name not in NO_TOOLS and not name.startswith("_")]
-    return {each.__name__: each for each in members if inspect.isfunction(each)}
+    members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
+    return {each.__name__: each for name, each in members if name not in NO_TOOLS and not name.startswith("_")}
 
 
 class _Episode:
@@ -55,7 +54,8 @@ class _Episode:
     async def start(self, factory: Callable[[], Any], row: dict[str, Any]) -> str | None:
         self.environment = await self._contract("its factory", factory)
         self.name = type(self.environment).__name__
-        self.methods, self.schemas = _methods(self.environment), environment_tools(self.environment)
+        self.methods = _methods(self.environment)
+        self.schemas = environment_tools(self.environment)
         if hasattr(self.environment, "__enter__"):
             await self._contract(f"{self.name}.__enter__", self.environment.__enter__)
         observation = await self._contract(f"{self.name}.reset", self.environment.reset, **row)
@@ -87,18 +87,19 @@ class _Episode:
         """Call a tool. What the model did wrong, and what the tool raises, is the observation, as in TRL."""
         try:
             given = parse_arguments(self.schemas.values(), name, arguments)
-            result = await self.calls.call(f"tool {name} of {self.name}", self.methods[name], self.environment, **given)
+            what = f"tool {name} of {self.name}"
+            result = await self.calls.call(what, self.methods[name], self.environment, **given)
         except BrokenEnvironment:
             raise
         except Exception as error:
             self.failures += 1
             kind = "Malformed" if isinstance(error, MalformedCall) else f"Error: {type(error).__name__}"
             result = f"{kind}: {error}"
-        if (now := _methods(self.environment)) != self.methods:
-            names = f"before: {', '.join(self.methods)}; now: {', '.join(now) or 'none'}"
+        if _methods(self.environment) != self.methods:
+            now = ", ".join(_methods(self.environment)) or "none"
             raise BrokenEnvironment(
-                f"{self.name} changed its tools during the episode ({names}): the prompt lists the first ones. "
-                "Make an environment for each set of tools."
+                f"{self.name} changed its tools during the episode (before: {', '.join(self.methods)}; now: {now}): "
+                "the prompt lists the first ones. Make an environment for each set of tools."
             )
         return self._text(name, result)
 

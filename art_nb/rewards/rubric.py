@@ -57,8 +57,7 @@ def criteria_of(task: str) -> Sequence[Criterion]:
     Raises: ValueError when there are none.
     """
     if task not in _CRITERIA:  # looking for entry points reads a file of each installed package
-        for each in entry_points(group=ENTRY_POINTS):
-            _CRITERIA.setdefault(each.name, each.value)
+        _CRITERIA.update({each.name: each.value for each in entry_points(group=ENTRY_POINTS)} | _CRITERIA)
     if task not in _CRITERIA:
         names = ", ".join(sorted(_CRITERIA))
         raise ValueError(f"no criteria for the task {task!r}: expected one of {names}. Add one by register(task, criteria).")
