@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from art_nb import TrainableModel
 
 TITLES = {"2048": "2048", "tic_tac_toe": "Tic-tac-toe"}
+NAMED = {"2048": "{}", "tic_tac_toe": "square {}:"}  # an answer, in `summary`
 
 
 class PolicyExplorer(View):
@@ -136,7 +137,7 @@ class PolicyExplorer(View):
         shares = self.probabilities()
         first, last = min(shares), max(shares)
         best = max(range(len(self._answers)), key=lambda i: shares[last][i])
-        answer = f"square {self._answers[best]}:" if self.game == "tic_tac_toe" else self._answers[best]
+        answer = NAMED[self.game].format(self._answers[best])
         return (f"{self.title}, “{self.positions[0][0]}”: {answer} {shares[first][best]:.0%} at step {first}, "
                 f"{shares[last][best]:.0%} at step {last}")  # fmt: skip
 
