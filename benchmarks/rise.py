@@ -24,7 +24,7 @@ from benchmarks.result import print_result, say
 from benchmarks.rising import decayed_rate, of_seeds, train
 from benchmarks.skills import game
 from course import comparison
-from game_2048 import TurnWeights, scenarios, turn_reward
+from game_2048 import TurnWeights, random_move_reward, scenarios
 from game_2048.players import corner_player, greedy_player, play
 from game_2048.rules import parse
 
@@ -38,7 +38,7 @@ class TrainingRecipe:
 
     first_rate: the learning rate, which falls linearly over the steps. temperature: of the answers in training.
     closeness: weight of the tiles' closeness to one corner in the reward of a move. board_value: what a board is worth,
-    relative to the reward of a move that leads to it; the value of the board before a move is subtracted from the move's
+    relative to the mean reward of its legal moves; the value of the board before a move is subtracted from the move's
     return (potential-based shaping: Ng, Harada and Russell, ICML 1999).
     """
 
@@ -61,7 +61,7 @@ async def episode(model: art.TrainableModel, recipe: TrainingRecipe, seed: int, 
     weights = recipe.weights()
     trajectory = await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature, weights=weights)
     boards = [parse(str(message["content"])) for message in trajectory.messages() if message["role"] == "user"]
-    values = [recipe.board_value * turn_reward(board, 0, WINNING_TILE, weights) for board in boards]
+    values = [recipe.board_value * random_move_reward(board, WINNING_TILE, weights) for board in boards]
     trajectory.turn_rewards = shaped(trajectory.turn_rewards, values, recipe.turn_discount)
     return trajectory
 

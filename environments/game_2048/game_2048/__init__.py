@@ -14,6 +14,7 @@ from game_2048.environment import (
     legal_moves,
     outcome_reward,
     random_board,
+    random_move_reward,
     render,
     scenarios,
     turn_reward,
@@ -21,7 +22,7 @@ from game_2048.environment import (
 
 __all__ = [
     "GAME_OVER", "MOVES", "MOVE_TOOL", "Game", "Game2048Environment", "TurnWeights", "board_of", "legal_moves",
-    "outcome_reward", "random_board", "render", "scenarios", "turn_reward",
+    "outcome_reward", "random_board", "random_move_reward", "render", "scenarios", "turn_reward",
 ]  # fmt: skip
 
 if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`

@@ -28,7 +28,7 @@ from game_2048.rules import (
 
 __all__ = [
     "GAME_OVER", "MOVES", "MOVE_TOOL", "Board", "Game", "Game2048Environment", "TurnWeights", "after_move",
-    "board_of", "legal_moves", "outcome_reward", "parse", "random_board", "render",
+    "board_of", "legal_moves", "outcome_reward", "parse", "random_board", "random_move_reward", "render",
     "scenarios", "slide", "soft_targets", "turn_reward",
 ]  # fmt: skip
 
@@ -90,6 +90,12 @@ def turn_reward(
         + weights.smoothness * (1 - distance / (max(1, pairs) * doublings))
         + (weights.closeness * _closeness(moved) if weights.closeness else 0.0)
     )
+
+
+def random_move_reward(board: Board, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS) -> float:
+    """Return the expected `turn_reward` of a random legal move on `board`, 0 if there is none."""
+    rewards = [turn_reward(*slide(board, move), winning_tile, weights) for move in legal_moves(board)]
+    return sum(rewards) / max(1, len(rewards))
 
 
 def _closeness(board: Board) -> float:

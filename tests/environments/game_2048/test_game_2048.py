@@ -209,6 +209,17 @@ def test_turn_features_are_between_zero_and_one(board, move):
         assert -1e-9 <= g.turn_reward(moved, 0, 4096, only) <= 1 + 1e-9
 
 
+@settings(deadline=None)
+@given(boards())
+def test_the_reward_of_a_random_move_is_the_mean_of_what_the_legal_moves_earn_in_a_game(board):
+    weights = g.TurnWeights(closeness=0.3, illegal=math.nan, win=0, loss=0)
+    games = [at(board, winning_tile=4096, weights=weights) for _ in g.MOVES]
+    earned = [game.move(move) for game, move in zip(games, g.MOVES, strict=True)]
+    legal = [reward for reward in earned if not math.isnan(reward)]
+    expected = sum(legal) / len(legal) if legal else 0
+    assert g.random_move_reward(board, 4096, weights) == pytest.approx(expected)
+
+
 RECIPE = TrainingRecipe()
 
 
