@@ -8,7 +8,8 @@ the trained over the untrained policy, each at its best, with a 95% interval, th
 at each step, and the seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`.
 
 The settings are the notebook's. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
-the baseline. `python -m benchmarks.rise >> data/results/rise_2048.jsonl` appends the results; notebook 02 shows all lines.
+the baseline. `python -m benchmarks.rise > data/results/rise_2048.jsonl` writes the results that notebook 02 shows. With
+`--board-value 0` they belong in rise_2048_no_board_values.jsonl, with another discount as well in rise_2048_discounts.jsonl.
 """
 
 from __future__ import annotations

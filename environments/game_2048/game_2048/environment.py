@@ -93,7 +93,7 @@ def turn_reward(
 
 
 def random_move_reward(board: Board, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS) -> float:
-    """Return the expected `turn_reward` of a random legal move on `board`, 0 if there is none."""
+    """Return the mean `turn_reward` of the legal moves on `board`, without `win` and `loss`; 0 if there is none."""
     rewards = [turn_reward(*slide(board, move), winning_tile, weights) for move in legal_moves(board)]
     return sum(rewards) / max(1, len(rewards))
 
