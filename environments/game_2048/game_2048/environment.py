@@ -28,8 +28,8 @@ from game_2048.rules import (
 
 __all__ = [
     "GAME_OVER", "MOVES", "MOVE_TOOL", "Board", "Game", "Game2048Environment", "TurnWeights", "after_move",
-    "board_of", "legal_moves", "outcome_reward", "parse", "random_board", "random_move_reward", "render",
-    "scenarios", "slide", "soft_targets", "turn_reward",
+    "board_of", "legal_moves", "move_rewards", "outcome_reward", "parse", "random_board", "random_move_reward",
+    "render", "scenarios", "slide", "soft_targets", "turn_reward",
 ]  # fmt: skip
 
 GAME_OVER = "game over"  # the tool's result for the move that ends the game and for every later one
@@ -92,9 +92,16 @@ def turn_reward(
     )
 
 
+def move_rewards(
+    board: Board, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS
+) -> dict[str, float]:
+    """Return the `turn_reward` of each legal move on `board`, without `win` and `loss`."""
+    return {move: turn_reward(*slide(board, move), winning_tile, weights) for move in legal_moves(board)}
+
+
 def random_move_reward(board: Board, winning_tile: int = 2048, weights: TurnWeights = DEFAULT_TURN_WEIGHTS) -> float:
-    """Return the mean `turn_reward` of the legal moves on `board`, without `win` and `loss`; 0 if there is none."""
-    rewards = [turn_reward(*slide(board, move), winning_tile, weights) for move in legal_moves(board)]
+    """Return the mean of `move_rewards`, 0 if no move is legal."""
+    rewards = move_rewards(board, winning_tile, weights).values()
     return sum(rewards) / max(1, len(rewards))
 
 

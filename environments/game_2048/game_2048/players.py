@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from game_2048.environment import Game, TurnWeights, turn_reward
-from game_2048.rules import FOUR_PROBABILITY, MOVES, Board, legal_moves, slide, slide_row
+from game_2048.environment import Game, TurnWeights, move_rewards
+from game_2048.rules import FOUR_PROBABILITY, MOVES, Board, legal_moves, slide_row
 
 Player = Callable[[Board], str]
 
@@ -44,7 +44,7 @@ def greedy_player(weights: TurnWeights, winning_tile: int = 2048) -> Player:
     """Return a player that chooses the move with the highest `turn_reward`. It does not consider the new tile."""
 
     def player(board: Board) -> str:
-        rewards = {move: turn_reward(*slide(board, move), winning_tile, weights) for move in legal_moves(board)}
+        rewards = move_rewards(board, winning_tile, weights)
         return max(rewards, key=rewards.__getitem__)
 
     return player
