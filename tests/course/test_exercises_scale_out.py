@@ -7,7 +7,8 @@ from exercise_answers import hold, hold_mistakes
 
 from art_nb.backends.ray.pool import PooledSampler, SamplerPool
 from art_nb.training.names import PolicyNames
-from course.exercises.scale_out import EXERCISES, check
+from course.exercises import scale_out
+from course.exercises.scale_out import EXERCISES, Aged, check
 from course.planner import Run
 from course.simulation import Times, simulate
 
@@ -58,9 +59,26 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("exercise", EXERCISES)
+def test_every_exercise_is_checked():
+    assert [*RIGHT, "hidden"] == list(EXERCISES)  # that one trains: test_exercises_training.py
+
+
+@pytest.mark.parametrize("exercise", RIGHT)
 def test_right_answers_and_mistakes(exercise):
     hold(check, exercise, (RIGHT[exercise], EXERCISES[exercise].right), WRONG[exercise])
+
+
+@pytest.mark.parametrize(("age", "run", "status", "words"), [
+    (5, Aged([0.8, 0.2, 0.7, 0.8, 0.7], [0.6] * 5, 0.1), "right", ""),
+    (2, Aged([0.8, 0.8, 0.8, 0.6, 0.1], [0.6] * 5, 0.0), "wrong", "the policy of 2 steps ago won 80%, 80%, 80%, 60%, 10%"),
+    (7, Aged([0.8] * 5, [0.6] * 5, 0.55), "wrong", "the final policy wins 55% of new games: nothing is damaged"),
+    (8, None, "wrong", "from 0 to 7 steps, got 8"),
+    (True, None, "wrong", "got True"),
+])  # fmt: skip
+def test_an_age_hides_the_damage_if_the_curve_stays_high_and_the_final_policy_loses(age, run, status, words, monkeypatch):
+    monkeypatch.setattr(scale_out, "trained_on", lambda _: run)
+    verdict = check("hidden", lambda: age)
+    assert verdict.status == status and words in verdict.text, verdict
 
 
 def test_every_known_mistake_gets_its_hint():

@@ -4,7 +4,16 @@ import random
 
 import pytest
 
-from course.exercises import grpo_theory, other_environments, own_environment, ruler, serve, start_here, tic_tac_toe
+from course.exercises import (
+    grpo_theory,
+    other_environments,
+    own_environment,
+    ruler,
+    scale_out,
+    serve,
+    start_here,
+    tic_tac_toe,
+)
 from course.exercises.training import draw, percents
 from tic_tac_toe.rules import legal_moves
 
@@ -22,6 +31,7 @@ WRONG = {
     "criterion": (ruler, {"STEPS": 3, "GAMES": 16}, ruler.brevity, "The share of games won falls"),
     "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "No hole: the robot learned to come home"),
     "silent": (serve, {"STEPS": 2}, lambda step, group, member, turn: member, "The policy still learns"),
+    "hidden": (scale_out, {"STEPS": 5}, lambda: 0, "the curve shows the damage"),
     "memorised": (other_environments, {"STEPS": 3}, lambda step: list(range(8 * step, 8 * step + 8)), "Give it fewer different maps"),
 }
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import fmean
+from typing import TYPE_CHECKING, NamedTuple
 
 from course.exercises import Exercise, checker
+from course.exercises.training import draw, gather, percents, with_new_model
 from course.simulation import Times, simulate
+
+if TYPE_CHECKING:
+    from art_nb import TrainableModel
 
 MOST = 64  # samplers in exercise 3
 
@@ -139,6 +145,61 @@ TOKENS = Exercise(
     },
 )  # fmt: skip
 
-EXERCISES = {"choose": CHOOSE, "seconds": SECONDS, "enough": ENOUGH, "tokens": TOKENS}
+STEPS, GROUPS, SIZE, RATE = 8, 2, 12, 8e-3  # the learning rate is four times that of the notebook
+LAST, GOOD, BAD = 3, 0.65, 0.4  # training steps that count; shares of games won
+GAMES = 40  # new games of the final policy
+
+
+class Aged(NamedTuple):
+    """A training on batches of one age. won, entropy: by step, in training. after: games won by the final policy."""
+
+    won: list[float]
+    entropy: list[float]
+    after: float
+
+
+def trained_on(age: int) -> Aged:
+    """Train a new model on 2048 to the tile 32; the policy of `age` steps ago plays each batch."""
+    import art_nb as art
+    from course.short_2048 import rollout
+    from game_2048 import scenarios
+
+    async def use(model: TrainableModel) -> Aged:
+        seeds = scenarios("train", STEPS * GROUPS)
+        for step in range(STEPS):
+            played = await gather(
+                [rollout(model, seed, max(0, step - age)) for _ in range(SIZE)]
+                for seed in seeds[step * GROUPS : (step + 1) * GROUPS]
+            )
+            await model.train(played, art.TrainConfig(learning_rate=RATE, turn_discount=0.5))
+        rows = model.history().query("split == 'train'")
+        (games,) = await gather([[rollout(model, seed) for seed in scenarios("test", GAMES)]])
+        return Aged(rows.won.tolist(), rows.entropy.tolist(), fmean(game.metrics["won"] for game in games))
+
+    return with_new_model("nano", use)
+
+
+def _why_not_hidden(hiding_age: Callable[[], int]) -> str | None:
+    age = hiding_age()
+    if isinstance(age, bool) or not isinstance(age, int) or not 0 <= age < STEPS:
+        return f"Expected an age from 0 to {STEPS - 1} steps, got {age!r}."
+    yours, fresh = trained_on(age), trained_on(0)
+    runs = {f"batches {age} steps old": yours, "batches of the newest policy": fresh}
+    panels = {
+        "share of training games won": {name: [run.won] for name, run in runs.items()},
+        "entropy, nats": {name: [run.entropy] for name, run in runs.items()},
+    }
+    draw(panels, dict(zip(runs, ("failed", "trained"), strict=True)))
+    shown = f"By step, the policy of {age} steps ago won {percents(yours.won)} of the training games"
+    if fmean(yours.won[-LAST:]) < GOOD:
+        return f"{shown}: the curve shows the damage. How long does it take until a bad policy plays the training games?"
+    if yours.after >= BAD:
+        return f"{shown}, and the final policy wins {yours.after:.0%} of new games: nothing is damaged that could be hidden."
+    return None
+
+
+HIDDEN = Exercise(right=lambda: 5, cases=lambda: [()], mistakes={}, accept=_why_not_hidden)
+
+EXERCISES = {"choose": CHOOSE, "seconds": SECONDS, "enough": ENOUGH, "tokens": TOKENS, "hidden": HIDDEN}
 
 check = checker(EXERCISES)
