@@ -9,6 +9,7 @@ import random
 import subprocess
 import sys
 import warnings
+import weakref
 
 import pytest
 import torch
@@ -208,6 +209,19 @@ def test_a_model_is_loaded_in_one_process_at_a_time(base, tmp_path):
     asyncio.run(main())
     gc.collect()
     assert elsewhere().returncode == 0
+
+
+def test_a_closed_backend_keeps_no_model(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+        await run(model, 1)
+        loaded = model.backend().loaded(model)
+        parts = [weakref.ref(part) for part in (loaded.policy.base, loaded.sampler, loaded.learner)]
+        del loaded
+        await model.backend().close()
+        assert [part() for part in parts] == [None] * 3
+
+    asyncio.run(main())
 
 
 def test_the_seed_determines_the_run(base, tmp_path):

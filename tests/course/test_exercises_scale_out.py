@@ -8,7 +8,7 @@ from exercise_answers import hold, hold_mistakes
 from art_nb.backends.ray.pool import PooledSampler, SamplerPool
 from art_nb.training.names import PolicyNames
 from course.exercises import scale_out
-from course.exercises.scale_out import EXERCISES, Aged, check
+from course.exercises.scale_out import EXERCISES, StaleRun, check
 from course.planner import Run
 from course.simulation import Times, simulate
 
@@ -60,7 +60,7 @@ WRONG = {
 
 
 def test_every_exercise_is_checked():
-    assert [*RIGHT, "hidden"] == list(EXERCISES)  # that one trains: test_exercises_training.py
+    assert [*RIGHT, "hidden"] == list(EXERCISES)  # "hidden" trains a model: see test_exercises_training.py
 
 
 @pytest.mark.parametrize("exercise", RIGHT)
@@ -69,9 +69,9 @@ def test_right_answers_and_mistakes(exercise):
 
 
 @pytest.mark.parametrize(("age", "run", "status", "words"), [
-    (5, Aged([0.8, 0.2, 0.7, 0.8, 0.7], [0.6] * 5, 0.1), "right", ""),
-    (2, Aged([0.8, 0.8, 0.8, 0.6, 0.1], [0.6] * 5, 0.0), "wrong", "the policy of 2 steps ago won 80%, 80%, 80%, 60%, 10%"),
-    (7, Aged([0.8] * 5, [0.6] * 5, 0.55), "wrong", "the final policy wins 55% of new games: nothing is damaged"),
+    (5, StaleRun([0.8, 0.2, 0.7, 0.8, 0.7], [0.6] * 5, 0.1), "right", ""),
+    (2, StaleRun([0.8, 0.8, 0.8, 0.6, 0.1], [0.6] * 5, 0.0), "wrong", "80%, 80%, 80%, 60%, 10% of the training games were won (the last 3: 50%)"),
+    (7, StaleRun([0.8] * 5, [0.6] * 5, 0.55), "wrong", "wins 55% of new games. The final policy must win fewer than 40%"),
     (8, None, "wrong", "from 0 to 7 steps, got 8"),
     (True, None, "wrong", "got True"),
 ])  # fmt: skip
@@ -79,6 +79,11 @@ def test_an_age_hides_the_damage_if_the_curve_stays_high_and_the_final_policy_lo
     monkeypatch.setattr(scale_out, "trained_on", lambda _: run)
     verdict = check("hidden", lambda: age)
     assert verdict.status == status and words in verdict.text, verdict
+
+
+def test_the_untrained_policy_plays_until_there_is_one_of_that_age():
+    assert [scale_out.policy_of(step, 5) for step in range(8)] == [0, 0, 0, 0, 0, 0, 1, 2]
+    assert [scale_out.policy_of(step, 0) for step in range(8)] == [*range(8)]
 
 
 def test_every_known_mistake_gets_its_hint():

@@ -31,7 +31,7 @@ WRONG = {
     "criterion": (ruler, {"STEPS": 3, "GAMES": 16}, ruler.brevity, "The share of games won falls"),
     "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "No hole: the robot learned to come home"),
     "silent": (serve, {"STEPS": 2}, lambda step, group, member, turn: member, "The policy still learns"),
-    "hidden": (scale_out, {"STEPS": 5}, lambda: 0, "the curve shows the damage"),
+    "hidden": (scale_out, {"STEPS": 5}, lambda: 0, "By step, with batches of age 0"),
     "memorised": (other_environments, {"STEPS": 3}, lambda step: list(range(8 * step, 8 * step + 8)), "Give it fewer different maps"),
 }
 

@@ -146,35 +146,43 @@ TOKENS = Exercise(
 )  # fmt: skip
 
 STEPS, GROUPS, SIZE, RATE = 8, 2, 12, 8e-3  # the learning rate is four times that of the notebook
-LAST, GOOD, BAD = 3, 0.65, 0.4  # training steps that count; shares of games won
-GAMES = 40  # new games of the final policy
+LAST_STEPS, MIN_TRAINING_WINS = 3, 0.65  # mean share of the training games won in the last steps
+TEST_GAMES, MAX_FINAL_WINS = 40, 0.4  # of the final policy
 
 
-class Aged(NamedTuple):
-    """A training on batches of one age. won, entropy: by step, in training. after: games won by the final policy."""
+class StaleRun(NamedTuple):
+    """A training run whose batches all have one age.
+
+    won, entropy: by step, of the training games. after: share of the test games that the final policy wins.
+    """
 
     won: list[float]
     entropy: list[float]
     after: float
 
 
-def trained_on(age: int) -> Aged:
-    """Train a new model on 2048 to the tile 32; the policy of `age` steps ago plays each batch."""
+def policy_of(step: int, age: int) -> int:
+    """Return the policy that plays the batch of a step (from 0): that of `age` steps ago, at first the untrained one."""
+    return max(0, step - age)
+
+
+def trained_on(age: int) -> StaleRun:
+    """Train a new model on 2048 to the tile 32. The policy of `age` steps ago plays each batch."""
     import art_nb as art
     from course.short_2048 import rollout
     from game_2048 import scenarios
 
-    async def use(model: TrainableModel) -> Aged:
+    async def use(model: TrainableModel) -> StaleRun:
         seeds = scenarios("train", STEPS * GROUPS)
         for step in range(STEPS):
             played = await gather(
-                [rollout(model, seed, max(0, step - age)) for _ in range(SIZE)]
+                [rollout(model, seed, policy_of(step, age)) for _ in range(SIZE)]
                 for seed in seeds[step * GROUPS : (step + 1) * GROUPS]
             )
             await model.train(played, art.TrainConfig(learning_rate=RATE, turn_discount=0.5))
         rows = model.history().query("split == 'train'")
-        (games,) = await gather([[rollout(model, seed) for seed in scenarios("test", GAMES)]])
-        return Aged(rows.won.tolist(), rows.entropy.tolist(), fmean(game.metrics["won"] for game in games))
+        (games,) = await gather([[rollout(model, seed) for seed in scenarios("test", TEST_GAMES)]])
+        return StaleRun(rows.won.tolist(), rows.entropy.tolist(), fmean(game.metrics["won"] for game in games))
 
     return with_new_model("nano", use)
 
@@ -184,17 +192,24 @@ def _why_not_hidden(hiding_age: Callable[[], int]) -> str | None:
     if isinstance(age, bool) or not isinstance(age, int) or not 0 <= age < STEPS:
         return f"Expected an age from 0 to {STEPS - 1} steps, got {age!r}."
     yours, fresh = trained_on(age), trained_on(0)
-    runs = {f"batches {age} steps old": yours, "batches of the newest policy": fresh}
+    runs = {
+        f"age {age}: the final policy wins {yours.after:.0%}": yours,
+        f"age 0, for comparison: {fresh.after:.0%}": fresh,
+    }
     panels = {
         "share of training games won": {name: [run.won] for name, run in runs.items()},
         "entropy, nats": {name: [run.entropy] for name, run in runs.items()},
     }
     draw(panels, dict(zip(runs, ("failed", "trained"), strict=True)))
-    shown = f"By step, the policy of {age} steps ago won {percents(yours.won)} of the training games"
-    if fmean(yours.won[-LAST:]) < GOOD:
-        return f"{shown}: the curve shows the damage. How long does it take until a bad policy plays the training games?"
-    if yours.after >= BAD:
-        return f"{shown}, and the final policy wins {yours.after:.0%} of new games: nothing is damaged that could be hidden."
+    mean = fmean(yours.won[-LAST_STEPS:])
+    shown = (
+        f"By step, with batches of age {age}, {percents(yours.won)} of the training games were won (the last {LAST_STEPS}: "
+        f"{mean:.0%}); the final policy wins {yours.after:.0%} of new games."
+    )
+    if yours.after >= MAX_FINAL_WINS:
+        return f"{shown} The final policy must win fewer than {MAX_FINAL_WINS:.0%}."
+    if mean < MIN_TRAINING_WINS:
+        return f"{shown} The curve shows the damage. After how many steps does a damaged policy play the training games?"
     return None
 
 
