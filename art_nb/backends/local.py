@@ -73,7 +73,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         checkpoints.recover(folder)
 
     async def close(self) -> None:
-        """Release every model. On Linux its CPU memory goes back to the system."""
+        """Release every model. With glibc (most Linux systems) its CPU memory goes back to the system."""
         for key in self.models:  # a variable for the model would keep the last one
             self.models[key].learner.end()
             if lock := self.models[key].lock:

@@ -76,7 +76,7 @@ def test_right_answers_and_mistakes(exercise):
     (True, None, "wrong", "got True"),
 ])  # fmt: skip
 def test_an_age_hides_the_damage_if_the_curve_stays_high_and_the_final_policy_loses(age, run, status, words, monkeypatch):
-    monkeypatch.setattr(scale_out, "trained_on", lambda _: run)
+    monkeypatch.setattr(scale_out, "trained_on", lambda age, steps: run)
     verdict = check("hidden", lambda: age)
     assert verdict.status == status and words in verdict.text, verdict
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from art_nb.environments.adapters.base import extra
@@ -44,7 +45,7 @@ GAMES: dict[str, tuple[Sequence[str], Callable[[Any, Any], str], str]] = {
 }  # fmt: skip
 
 
-class GymnasiumEnvironment:
+class GymnasiumEnvironment(AbstractContextManager):
     """One episode of a game. The model acts with the tool `act`, or in text that names an action.
 
     game: an id such as "FrozenLake-v1". actions: their names in the order of the action space, by default those of the four
@@ -121,9 +122,6 @@ class GymnasiumEnvironment:
     @property
     def metrics(self) -> dict[str, float]:
         return {"steps": self._steps, "terminated": float(self._terminated), "truncated": float(self._truncated)}
-
-    def __enter__(self) -> GymnasiumEnvironment:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self._game.close()

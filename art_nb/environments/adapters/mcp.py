@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -65,7 +65,7 @@ def _schema(tool: Any) -> dict:
     return {"type": "function", "function": about}
 
 
-class McpEnvironment:
+class McpEnvironment(AbstractContextManager):
     """One episode at an MCP server, with a connection of its own. Made by `mcp_environment`."""
 
     _setup: tuple[Connecting, dict[str, dict], Callable[[Calls], float]]
@@ -119,9 +119,6 @@ class McpEnvironment:
     @property
     def metrics(self) -> dict[str, float]:
         return {"calls": len(self._calls), "errors": self._errors, "completed": float(self._over)}
-
-    def __enter__(self) -> McpEnvironment:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()

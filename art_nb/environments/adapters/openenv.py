@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import httpx
@@ -62,7 +62,7 @@ def _text(observation: dict) -> str:
     return texts[0] if len(texts) == len(left) == 1 else json.dumps(left, ensure_ascii=False) if left else ""
 
 
-class OpenEnvEnvironment:
+class OpenEnvEnvironment(AbstractContextManager):
     """One episode in a session of an OpenEnv server. Made by `openenv_environment`.
 
     The reward is the sum of the rewards of the steps. OpenEnv reports the end as `done`; an episode counts as truncated if
@@ -115,9 +115,6 @@ class OpenEnvEnvironment:
     def metrics(self) -> dict[str, float]:
         terminated = self._done and not self._truncated
         return {"steps": self._steps, "terminated": float(terminated), "truncated": float(self._truncated)}
-
-    def __enter__(self) -> OpenEnvEnvironment:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ def _connections(toolsets: list[Any]) -> list[tuple[str, Connecting]]:
     return [(_prefix(each), Connecting(partial(server, each), {})) for each in toolsets]
 
 
-class VerifiersEnvironment:
+class VerifiersEnvironment(AbstractContextManager):
     """One task of a taskset. Made by `verifiers_environment`."""
 
     plain_tool = "answer"
@@ -159,9 +159,6 @@ class VerifiersEnvironment:
     def metrics(self) -> dict[str, float]:
         rewards = {name: each.score for name, each in self._trace.rewards.items() if each is not None}
         return {name: float(value) for name, value in {**self._trace.metrics, **rewards}.items() if value is not None}
-
-    def __enter__(self) -> VerifiersEnvironment:
-        return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -166,15 +167,16 @@ def policy_of(step: int, age: int) -> int:
     return max(0, step - age)
 
 
-def trained_on(age: int) -> StaleRun:
+@cache
+def trained_on(age: int, steps: int) -> StaleRun:
     """Train a new model on 2048 to the tile 32. The policy of `age` steps ago plays each batch."""
     import art_nb as art
     from course.short_2048 import rollout
     from game_2048 import scenarios
 
     async def use(model: TrainableModel) -> StaleRun:
-        seeds = scenarios("train", STEPS * GROUPS)
-        for step in range(STEPS):
+        seeds = scenarios("train", steps * GROUPS)
+        for step in range(steps):
             played = await gather(
                 [rollout(model, seed, policy_of(step, age)) for _ in range(SIZE)]
                 for seed in seeds[step * GROUPS : (step + 1) * GROUPS]
@@ -191,7 +193,7 @@ def _why_not_hidden(hiding_age: Callable[[], int]) -> str | None:
     age = hiding_age()
     if isinstance(age, bool) or not isinstance(age, int) or not 0 <= age < STEPS:
         return f"Expected an age from 0 to {STEPS - 1} steps, got {age!r}."
-    yours, fresh = trained_on(age), trained_on(0)
+    yours, fresh = trained_on(age, STEPS), trained_on(0, STEPS)
     runs = {
         f"age {age}: the final policy wins {yours.after:.0%}": yours,
         f"age 0, for comparison: {fresh.after:.0%}": fresh,
