@@ -54,7 +54,8 @@ def draw(
 ) -> None:
     """Show one panel per measure in the notebook; outside of a notebook, do nothing.
 
-    panels: title -> {condition: the curves of its runs}; a curve starts at step 1. roles: condition -> a key of `COLOURS`.
+    panels: title -> {condition: the curves of its runs}, the same conditions in each; a curve starts at step 1.
+    roles: condition -> a key of `COLOURS`.
     """
     from IPython import get_ipython
     from IPython.display import Image, display
@@ -71,7 +72,7 @@ def draw(
         axes.set(title=title, xlabel=xlabel)
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.legend(fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=80)
     display(Image(data=picture.getvalue(), alt=f"{', '.join(panels)}, by {xlabel}"))
