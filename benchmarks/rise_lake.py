@@ -2,7 +2,7 @@
 
 `python -m benchmarks.rise_lake --seeds 0 1 2` prints the columns of all benchmarks of learning
 (`rising.before_and_after`) on 200 lakes that no other split has. The rule looks one step ahead
-(`course.frozen_lake.careful`). The extra `gymnasium` is needed.
+(`course.frozen_lake.careful_chance`). The extra `gymnasium` is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from art_nb.environments import rollout_environment
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result
 from benchmarks.rising import before_and_after, decayed_rate, of_seeds
-from course.frozen_lake import MAX_TURNS, careful, distinct_lakes, lake
+from course.frozen_lake import MAX_TURNS, careful_chance, distinct_lakes, lake
 
 GROUPS, SIZE, STEPS = 16, 8, 80
 LEARNING_RATE = 1.5e-3
@@ -38,7 +38,7 @@ async def measure_seed(folder: str, seed: int, steps: int = STEPS, test: int = T
     configs = [art.TrainConfig(learning_rate=decayed_rate(step, steps, LEARNING_RATE)) for step in range(steps)]
     columns, _, _ = await before_and_after(
         model, lambda lake, temperature: walk(model, lake, temperature), "arrived", lakes["test"], lakes["val"],
-        lakes["train"], configs, GROUPS, SIZE, ["arrived", "turns"], [careful(lake) for lake in lakes["test"]],
+        lakes["train"], configs, GROUPS, SIZE, ["arrived", "turns"], [careful_chance(lake) for lake in lakes["test"]],
     )  # fmt: skip
     return {"seed": seed, **columns}
 

@@ -16,8 +16,10 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from random import Random
 from statistics import fmean
+from typing import Literal
 
 import art_nb as art
 from benchmarks import rollout_real
@@ -28,7 +30,6 @@ from course import comparison
 from course.real_model import smollm2
 
 GROUPS, SIZE = 8, 8
-LEARNING_RATE = 3e-4
 VALIDATION, PASSES, TRIES = 40, 25, 8  # prompts; prompts for pass@k; k
 
 Prompt = tuple[str, int]  # split, number
@@ -36,23 +37,34 @@ Prompt = tuple[str, int]  # split, number
 
 @dataclass(frozen=True)
 class PromptTask:
-    """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers right."""
+    """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers right.
+
+    learning_rate: of the first step. scale_rewards: see `art_nb.TrainConfig`.
+    """
 
     scenario: Callable[[str, int], tuple[str, int]]
     rule: Callable[[str, int], bool]
     max_tokens: int
     steps: int
     test: int
+    learning_rate: float
+    scale_rewards: Literal["group", "batch"]
+
+
+@cache
+def pairs(split: str) -> list[tuple[int, int]]:
+    """Return all pairs of numbers of a split, in a fixed random order, as in notebook 06. No pair is in two splits."""
+    low, high = {"train": (0.0, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}[split]
+    found = [(a, b) for a in range(2, 51) for b in range(a, 51) if low <= Random(f"{a} + {b}").random() < high]
+    Random(split).shuffle(found)
+    return found
 
 
 def addition(split: str, number: int) -> tuple[str, int]:
-    """Return a question and the right sum, as in notebook 06. A pair of numbers belongs to one split only."""
-    draw = Random(f"{split} {number}")
-    while True:
-        a, b = draw.randint(2, 50), draw.randint(2, 50)
-        side = Random(f"{min(a, b)} + {max(a, b)}").random()
-        if split == ("train" if side < 0.8 else "val" if side < 0.9 else "test"):
-            return f"What is {a} + {b}?", a + b
+    """Return a question and the right sum, as in notebook 06."""
+    own = pairs(split)
+    a, b = Random(f"{split} {number}").sample(own[number % len(own)], 2)
+    return f"What is {a} + {b}?", a + b
 
 
 def by_expression(split: str, number: int) -> bool:
@@ -63,8 +75,8 @@ def by_expression(split: str, number: int) -> bool:
 
 
 TASKS = {
-    "prices": PromptTask(rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, steps=12, test=200),
-    "sums": PromptTask(addition, lambda split, number: True, 12, steps=24, test=100),
+    "prices": PromptTask(rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, 12, 200, 3e-4, "group"),
+    "sums": PromptTask(addition, lambda split, number: True, 12, 24, 100, 5e-4, "batch"),
 }
 
 
@@ -93,7 +105,8 @@ async def measure_seed(folder: str, base: str, seed: int, task: PromptTask, coun
     )
     untrained = await comparison.measure(right, validation, test)
     tries = await comparison.tries_at(right, few, TRIES)
-    configs = [art.TrainConfig(learning_rate=decayed_rate(step, task.steps, LEARNING_RATE)) for step in range(task.steps)]
+    rates = [decayed_rate(step, task.steps, task.learning_rate) for step in range(task.steps)]
+    configs = [art.TrainConfig(learning_rate=rate, scale_rewards=task.scale_rewards) for rate in rates]
     prompts = [("train", i) for i in range(task.steps * GROUPS)]
     seconds = await train(model, lambda p, t: answer(model, task, p, t), prompts, configs, GROUPS, SIZE, [])
     trained = await comparison.measure(right, validation, test)

@@ -23,7 +23,7 @@ class WandbMonitor(Monitor):
     With a key it logs to the service, without one to files, {model's folder}/wandb/offline-run-*: `wandb leet` displays and
     `wandb sync` uploads them. If the service is unreachable when the run starts, it logs to files.
 
-    Nothing about the machine is sent: no code, git state, list of packages, or use of processor and memory.
+    Of the machine W&B gets the platform, Python's version and known imports; no code, git state, list of packages, or load.
 
     Args:
         api_key: None: WANDB_API_KEY.

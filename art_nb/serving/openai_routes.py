@@ -20,7 +20,7 @@ from art_nb.serving.state import ServerState
 
 T = TypeVar("T")
 # Minimum between two chunks of a stream, per open stream: many chunks would cost as much processor time as sampling does.
-SECONDS_PER_STREAM = 0.002
+SECONDS_PER_STREAM = 0.004
 
 
 class ChatRequest(BaseModel):

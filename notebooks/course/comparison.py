@@ -35,11 +35,17 @@ class Interval(NamedTuple):
         return f"{100 * self.value:.1f}% ({100 * self.low:.1f} to {100 * self.high:.1f})"
 
 
-def share(successes: Sequence[bool]) -> Interval:
-    """Return the share of successes with Wilson's 95% interval (Wilson 1927). Raises: ValueError without any."""
+def share(successes: Sequence[float]) -> Interval:
+    """Return the share of successes with Wilson's 95% interval (Wilson 1927).
+
+    successes: True or False, or the mean of several tries; the interval is then as wide as that of one try each.
+    Raises: ValueError without any, or for one that is not from 0 to 1.
+    """
     if not successes:
         raise ValueError("share needs at least one result; the list is empty")
-    n, p = len(successes), fmean(map(bool, successes))
+    if outside := [each for each in successes if not 0 <= each <= 1]:
+        raise ValueError(f"expected True, False or a mean from 0 to 1; got {outside[0]!r}")
+    n, p = len(successes), fmean(map(float, successes))
     middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * (p * (1 - p) / n + Z**2 / (4 * n**2)) ** 0.5
     return Interval(p, middle - half, middle + half)
@@ -71,7 +77,8 @@ def pass_at_k(tries: Sequence[Sequence[bool]], k: int) -> float:
 class Comparison:
     """The results on test scenarios, in the same order of scenarios for every policy.
 
-    untrained_t1, untrained_best, trained_t1, trained_best, rule: whether each scenario succeeded.
+    untrained_t1, untrained_best, trained_t1, trained_best: whether each scenario succeeded. rule: the same, or its mean
+        over several tries.
     untrained_temperature, trained_temperature: the best on validation. validation: temperature -> share, for both sides.
     pass_at: (k, pass@k of the untrained policy at temperature 1, number of scenarios). rule_name: of the rule.
     """
@@ -80,16 +87,16 @@ class Comparison:
     untrained_best: list[bool]
     trained_t1: list[bool]
     trained_best: list[bool]
-    rule: list[bool]
+    rule: list[float]
     untrained_temperature: float
     trained_temperature: float
     validation: dict[str, dict[float, float]]
     pass_at: tuple[int, float, int]
     rule_name: str
 
-    def rows(self) -> list[tuple[str, str, list[bool]]]:
+    def rows(self) -> list[tuple[str, str, Sequence[float]]]:
         """Return (label, role, results) of each policy. role: "untrained", "trained" or "rule"."""
-        found = [("untrained, T = 1", "untrained", self.untrained_t1)]
+        found: list[tuple[str, str, Sequence[float]]] = [("untrained, T = 1", "untrained", self.untrained_t1)]
         if self.untrained_temperature != 1:
             found.append((f"untrained, {_named(self.untrained_temperature)}", "untrained", self.untrained_best))
         found.append((self.rule_name, "rule", self.rule))
@@ -182,12 +189,12 @@ async def tries_at(play: Play[S], scenarios: Sequence[S], k: int) -> list[list[b
 
 
 def compare(
-    untrained: Measured, trained: Measured, rule: Sequence[bool], rule_name: str, tries: Sequence[Sequence[bool]]
+    untrained: Measured, trained: Measured, rule: Sequence[float], rule_name: str, tries: Sequence[Sequence[bool]]
 ) -> Comparison:
-    """Put the results together. tries: of the untrained policy, see `tries_at`; all of them count as k."""
+    """Put the results together. rule: see `Comparison`. tries: of the untrained policy, see `tries_at`; all count as k."""
     k = len(tries[0])
     return Comparison(
-        untrained.t1, untrained.best, trained.t1, trained.best, list(map(bool, rule)),
+        untrained.t1, untrained.best, trained.t1, trained.best, list(map(float, rule)),
         untrained.temperature, trained.temperature,
         {"untrained": untrained.validation, "trained": trained.validation}, (k, pass_at_k(tries, k), len(tries)), rule_name,
     )  # fmt: skip

@@ -1,8 +1,8 @@
-"""Random lakes of gymnasium's FrozenLake in the characters that data/nano reads, and a player that looks one step ahead."""
+"""Random lakes of gymnasium's FrozenLake in the characters that data/nano reads, and what a rule achieves."""
 
 from __future__ import annotations
 
-import random
+from collections import defaultdict
 from itertools import count
 from typing import Any
 
@@ -40,13 +40,21 @@ def distinct_lakes(**counts: int) -> dict[str, list[int]]:
     return distinct(lambda split: count(FIRST_SEED[split]), lambda seed: tuple(board(seed)), **counts)
 
 
-def careful(seed: int) -> bool:
-    """Let a player walk that goes down or right where no hole is, else back. Returns whether it reaches the goal in time."""
-    rows, draw, r, c = board(seed), random.Random(seed), 0, 0
+def careful_chance(seed: int) -> float:
+    """Return the probability that a player who looks one step ahead reaches the goal in time.
+
+    It goes down or right where no hole is, else back; each free way is equally likely.
+    """
+    rows, reached = board(seed), 0.0
+    places: dict[tuple[int, int], float] = {(0, 0): 1.0}
     for _ in range(MAX_TURNS):
-        near = {name: (r + down, c + right) for name, (down, right) in STEPS.items()}
-        free = [n for n, (y, x) in near.items() if 0 <= y < SIZE and 0 <= x < SIZE and rows[y][x] != "H"]
-        r, c = near[draw.choice([name for name in free if name in ("down", "right")] or free)]
-        if rows[r][c] == "G":
-            return True
-    return False
+        moved: defaultdict[tuple[int, int], float] = defaultdict(float)
+        for (r, c), probability in places.items():
+            near = {name: (r + down, c + right) for name, (down, right) in STEPS.items()}
+            free = [n for n, (y, x) in near.items() if 0 <= y < SIZE and 0 <= x < SIZE and rows[y][x] != "H"]
+            ways = [name for name in free if name in ("down", "right")] or free
+            for name in ways:
+                moved[near[name]] += probability / len(ways)
+        reached += moved.pop((SIZE - 1, SIZE - 1), 0.0)
+        places = moved
+    return reached

@@ -147,6 +147,7 @@ def test_the_prompts_of_the_real_model():
     for split in pairs:
         text, total = rise_real.addition(split, 0)
         assert sum(map(int, re.findall(r"\d+", text))) == total
+    assert len({rise_real.addition("test", i) for i in range(100)}) == 100  # independent questions
     assert all(rise_real.by_expression("test", i) for i in range(50))
 
 

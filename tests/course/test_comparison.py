@@ -24,6 +24,12 @@ def test_wilsons_bounds_solve_the_score_equation(hits, n):
         assert (hits / n - p) ** 2 == pytest.approx(1.959964**2 * p * (1 - p) / n, rel=1e-5, abs=1e-9)
 
 
+def test_a_mean_of_several_tries_counts_as_that_share_of_a_success():
+    assert share([0.25, 0.75, 1.0, 0.0]) == pytest.approx(share([True, False, True, False]))
+    found = compare(*[asyncio.run(measure(policy({1.0: 0.5}, []), range(9), range(4), (1.0,))) for _ in range(2)], [0.2] * 4, "rule", [[True] * 8])
+    assert found.summary()["rule"] == pytest.approx(20)
+
+
 def test_a_paired_difference_is_the_interval_of_the_mean():
     rng = random.Random(0)
     before, after = ([rng.random() < p for _ in range(50)] for p in (0.3, 0.7))
@@ -44,6 +50,7 @@ def test_pass_at_k_is_the_mean_over_all_choices_of_k_tries(k):
     ("call", "words"),
     [
         (partial(share, []), "at least one result"),
+        (partial(share, [1, 2.0]), "a mean from 0 to 1; got 2.0"),
         (partial(paired_difference, [1, 0], [1]), "got 2 and 1 values"),
         (partial(paired_difference, [1], [1]), "at least 2"),
         (partial(pass_at_k, [[True, False]], 3), "pass@3 needs at least 3 tries"),

@@ -215,11 +215,13 @@ WRONG = {
             ("lambda b, a: CI(a, b, 1.96 * S([y - x for x, y in zip(b, a)]) / len(a) ** 0.5)", "after minus before"),
         ],
         "verdict": [
-            ("lambda t1, best, trained: 'new behaviour' if trained - t1 > 5 else 'nothing'", "at T = 1 only"),
-            ("lambda t1, best, trained: 'new behaviour' if trained > best + 5 else 'sharpening' if trained > t1 + 5 else 'nothing'", "was harmed"),
-            ("lambda t1, best, trained: 'harm' if trained < best else 'nothing' if trained <= t1 else ['sharpening', 'new behaviour'][trained > best]",
+            ("lambda t1, best, t, trained: 'new behaviour' if trained - t1 > 5 else 'nothing'", "at T = 1 only"),
+            ("lambda t1, best, t, trained: 'new behaviour' if trained > best + 5 else 'sharpening' if t > t1 + 5 else 'nothing'", "was harmed"),
+            ("lambda t1, best, t, trained: 'harm' if trained < best else 'new behaviour' if trained > best else ['nothing', 'sharpening'][t > t1]",
              "count as none"),
-            ("lambda t1, best, trained: 'new behaviour' if trained > best + 5 else 'sharpening' if trained >= best - 5 else 'harm'", "did not sharpen"),
+            ("lambda t1, best, t, trained: 'new behaviour' if trained > best + 5 else 'sharpening' if trained >= best - 5 else 'harm'", "did not sharpen"),
+            ("lambda t1, best, t, trained: 'harm' if trained < best - 5 else 'new behaviour' if trained > best + 5 else ['nothing', 'sharpening'][trained > t1 + 5]",
+             "did not change"),
         ],
         "collapse": [
             ("lambda: '0.03'", "Expected a number"),
@@ -318,7 +320,9 @@ def test_an_answer_that_raises_or_has_another_type_is_wrong_with_a_reason():
     assert "missing 1 required positional argument" in check("double", lambda x, y: x).text
     assert check("double", 7).status == "wrong" and "a function" in check("double", 7).text
     assert check("double", lambda x: None).status == check("double", ...).status == "not attempted"
-    with pytest.raises(KeyError, match="there are double"):
+    check = checker({"sign": Exercise(right=lambda x: x > 0, cases=lambda: [(-1,), (1,)])})
+    assert check("sign", lambda x: True if x > 0 else None).status == "wrong"  # begun, and None for the first case
+    with pytest.raises(KeyError, match="there are sign"):
         check("triple", lambda x: x)
 
 

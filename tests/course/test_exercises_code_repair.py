@@ -28,7 +28,7 @@ def compared(answer, truth, errors):
 def bounds(line):
     found = []
     for place, sign in enumerate(line):
-        if sign in "<>":
+        if sign in "<>" and not {line[place - 1 : place], line[place + 1 : place + 2]} & set("-<>"):
             longer = line[place + 1 : place + 2] == "="
             found.append(line[:place] + sign + "=" * (not longer) + line[place + 1 + longer :])
     return found
@@ -46,9 +46,12 @@ WRONG = {
         (lambda answer, truth: compared(answer, truth, (ValueError, SyntaxError)), "raised TypeError"),
         (lambda answer, truth: compared(answer, truth, (SyntaxError, TypeError)), "raised ValueError"),
         (lambda answer, truth: answer == truth, "Comparing text is not enough"),
+        (lambda answer, truth: answer == truth or same(answer, truth), "For the input"),
+        (lambda answer, truth: type(x := ast.literal_eval(truth)) is type(y := ast.literal_eval(answer)) and x == y if answer not in ("<object>", "(", "2 + 1", "{[]: 1}") else False, "raised"),
         (lambda answer, truth: same(answer, truth) or (same(answer, answer) and same(truth, truth) and ast.literal_eval(answer) == ast.literal_eval(truth)), "compare the types"),
     ],
     "bounds": [
+        (lambda line: [line[: m.start()] + {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]] + line[m.end() :] for m in re.finditer("<=|>=|<|>", line)], "are no comparisons"),
         (lambda line: [re.sub("<", "<=", line)], "For the input"),
         (lambda line: [line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer("[<>]", line)], "match the longer operator first"),
         (lambda line: [re.sub("<=|>=|<|>", lambda m: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]], line)] if re.search("[<>]", line) else [], "One change at a time"),
@@ -61,6 +64,7 @@ WRONG = {
         (lambda hidden, examples, lines: sum(hidden) / len(hidden) - 0.05 * lines, "more than any code that fails a hidden test"),
         (lambda hidden, examples, lines: sum(hidden) / len(hidden) - 0.05 * min(lines, 5), "more than any code that fails a hidden test"),
         (lambda hidden, examples, lines: "much", "Expected a number"),
+        (lambda hidden, examples, lines: sum(hidden) / len(hidden) + 0.3 * all(examples) - 0.1 * min(lines, 5) * (not all(hidden)) + all(hidden) * (2 + 0.2 / max(1, lines)), "Answering the examples without repairing"),
         (lambda hidden, examples, lines: sum(hidden) / 4 - lines / 2 + 1, "earns more|long repair|anything else"),
     ],
 }  # fmt: skip

@@ -29,6 +29,20 @@ def unconfirmed(events):
     return broken
 
 
+def keeps_an_old_yes(events):
+    """Count as the solution does, but let a later message of the agent leave the customer's yes valid."""
+    broken, proposal, agreed = 0, "", False
+    for who, text in events:
+        if who == "agent":
+            proposal = text
+        elif who == "customer":
+            agreed = "yes" in re.findall(r"\w+", text.lower())
+        else:
+            broken += not (agreed and text in proposal)
+            agreed = False
+    return broken
+
+
 def pay(solved, due, looked, broken):
     return looked + 2 * (solved and looked) - 4 * broken
 
@@ -63,6 +77,7 @@ WRONG = {
     ],
     "unconfirmed": [
         (lambda events: 0, "For the input"),
+        (keeps_an_old_yes, "For the input"),
         (lambda events: Counter(who for who, _ in events)["write"], "Those after a yes are"),
     ],
     "pay": [
@@ -107,5 +122,5 @@ def test_every_known_mistake_gets_its_hint():
 def test_the_solutions_agree_with_the_library():
     for tries, k in PASS.cases():
         assert pass_hat_k(tries, k).value == pytest.approx(pass_hat(tries, k))
-    assert [unconfirmed(events) for events in CONVERSATIONS] == [0, 1, 1, 1, 1, 1, 1, 2]
+    assert [unconfirmed(events) for events in CONVERSATIONS] == [0, 1, 1, 1, 1, 1, 1, 1, 2]
     assert check("serve", Clerk()).status == "right" and check("serve", Clerk(hurried=True)).status == "right"

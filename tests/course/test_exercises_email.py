@@ -18,13 +18,17 @@ def matches(given, truth):
     def words(text):
         text = re.sub(r"(\d),(\d)", r"\1\2", text.lower())
         text = re.sub(r"(\d)(st|nd|rd|th)\b", r"\1", text)
-        return sorted(set(re.findall(r"\w+", text)) - SMALL)
+        return sorted(word for word in re.findall(r"\d\d?:\d\d|\w+", text) if word not in SMALL)
 
     return words(given) == words(truth)
 
 
 def words(text):
-    return re.findall(r"\w+", text.lower())
+    return re.findall(r"\d+:\d+|\w+", text.lower())
+
+
+def large(text):
+    return sorted(word for word in words(text) if word not in SMALL)
 
 
 def th_replaced(text):
@@ -59,13 +63,15 @@ WRONG = {
         (lambda g, t: g == t, "letter by letter"),
         (lambda g, t: t.lower() in g.lower(), "An answer that contains the"),
         (lambda g, t: len(set(words(g)) & set(words(t))) > 0, "One word in common"),
-        (lambda g, t: sorted(set(words(re.sub(r"(\d),(\d)", r"\1\2", g))) - SMALL) == sorted(set(words(t)) - SMALL), "14th"),
-        (lambda g, t: sorted(set(words(re.sub(ENDING, "", g))) - SMALL) == sorted(set(words(t)) - SMALL), "2,400"),
+        (lambda g, t: large(re.sub(r"(\d),(\d)", r"\1\2", g)) == large(t), "14th"),
+        (lambda g, t: large(re.sub(ENDING, "", g)) == large(t), "2,400"),
         (lambda g, t: matches(re.sub(r"(\d)(st|nd|rd)", r"\1-\2", g), t), "`1st`, `22nd` and `3rd`"),
         (lambda g, t: matches(re.sub(r"(st|nd|rd|th)\b", "", g), t), "`Keith` is another name"),
         (lambda g, t: matches(*(" ".join(word.replace("th", "") for word in words(each) if word != "the") for each in (g.replace(",", ""), t))), "`Keith` is another name"),
         (lambda g, t: th_replaced(g) == th_replaced(t), "'1st June'"),
         (lambda g, t: matches(g, t) and words(re.sub(f"{ENDING}|,", "", g))[-1] == words(t)[-1], "May 14"),
+        (lambda g, t: matches(g.replace(":", " "), t.replace(":", " ")), "a time is one word"),
+        (lambda g, t: matches(" ".join(dict.fromkeys(g.split())), t), "compare lists, not sets"),
         (lambda g, t: True, "expected False, got True."),
         (lambda g, t: g.lower().split()[0] == t.lower().split()[0], "raised IndexError"),
     ],
@@ -95,6 +101,7 @@ WRONG = {
         (lambda s: reward(s) + 0.12 * s.turns, "A malformed call after reading the right email 9 times"),
         (lambda s: reward(s) - 0.12 * s.turns, "a wrong answer after 9 useless searches earns"),
         (lambda s: reward(s) - 0.2 * s.turns * s.metrics()["correct"], "a right answer after 9 useless searches earns"),
+        (lambda s: (lambda m: 2 * m["correct"] - m["wrong"] - 2 * m["malformed"] + 0.02 * s.turns + 0.3 * m["correct"] * m["sources_right"])(s.metrics()), "A wrong answer after 9 useless searches earns"),
         (lambda s: float("-inf") if s.ended_by == "malformed" else reward(s), "finite number"),
         (lambda s: str(reward(s)), "finite number"),
     ],

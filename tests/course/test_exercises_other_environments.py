@@ -1,10 +1,13 @@
 """The exercises of notebook 13: right answers are accepted in any form, and a mistake gets its hint."""
 
+import random
+from statistics import fmean
+
 import pytest
 from exercise_answers import hold
 
 from course.exercises.other_environments import EXERCISES, Safe, SafeEnvironment, check, code_of
-from course.frozen_lake import board, careful, distinct_lakes, lake
+from course.frozen_lake import MAX_TURNS, STEPS, board, careful_chance, distinct_lakes, lake
 from course.generated_tasks import distinct_rows, most_frequent_answer, played_by_rule
 
 
@@ -119,13 +122,33 @@ def test_no_lake_is_in_two_splits_and_the_goal_can_be_reached_on_each():
         assert 15 in reached
 
 
-def test_the_lake_is_drawn_for_the_model_and_the_careful_player_avoids_holes_that_it_sees():
+def test_the_lake_is_drawn_for_the_model():
     with lake(0) as environment:
         assert environment.reset().splitlines()[1:] == ["2 . . .", "4 4 . .", ". 4 4 .", "4 . . 8"]
         assert environment.act("right").splitlines()[0] == ". 2 . ."
-    seeds = distinct_lakes(test=200)["test"]
-    assert 160 < sum(map(careful, seeds)) < 195
-    assert all(careful(seed) for seed in seeds if "H" not in "".join(board(seed)))
+
+
+def careful_walk(seed, draw):
+    """Walk once over the lake of gymnasium as the careful player does. Returns the reward."""
+    rows = board(seed)
+    with lake(seed) as environment:
+        seen = environment.reset(seed=seed).splitlines()[-4:]
+        for _ in range(MAX_TURNS):
+            place = divmod(" ".join(seen).split().index("2"), 4)
+            near = {name: (place[0] + down, place[1] + right) for name, (down, right) in STEPS.items()}
+            free = [n for n, (r, c) in near.items() if r in range(4) and c in range(4) and rows[r][c] != "H"]
+            seen = environment.act(draw.choice([n for n in free if n in ("down", "right")] or free)).splitlines()
+            if environment.over:
+                break
+        return environment.get_reward()
+
+
+def test_the_careful_players_chance_is_its_share_of_walks():
+    seeds, draw = distinct_lakes(test=12)["test"], random.Random(0)
+    for seed in seeds:
+        walks = [careful_walk(seed, draw) for _ in range(200)]
+        assert fmean(walks) == pytest.approx(careful_chance(seed), abs=0.15)
+    assert all(careful_chance(seed) == 1 for seed in distinct_lakes(test=200)["test"] if "H" not in "".join(board(seed)))
 
 
 class Questions:

@@ -36,6 +36,19 @@ class Digest:
         return hashlib.md5(text.encode()).digest()[0]
 
 
+ARRIVED: dict[str, int] = {}
+
+
+def split_by_arrival(name):
+    part = ARRIVED.setdefault(name, len(ARRIVED)) % 10
+    return "test" if part == 0 else "val" if part == 1 else "train"
+
+
+def split_by_arrival_in_a_default(name, arrived={}):  # noqa: B006
+    part = arrived.setdefault(name, len(arrived)) % 10
+    return "test" if part == 0 else "val" if part == 1 else "train"
+
+
 def split_by_digest(name):
     return "train" if (part := Digest().hash(name)) > 51 else "val" if part > 25 else "test"
 
@@ -48,6 +61,8 @@ RIGHT = {"splits": split_of, "direction": direction}
 
 WRONG = {
     "splits": [
+        (split_by_arrival, "In another order"),
+        (split_by_arrival_in_a_default, "In another order"),
         (lambda name: draw.choices(["train", "val", "test"], [8, 1, 1])[0], "in another split"),
         (lambda name: "test" if hash(name) % 10 == 0 else "val" if hash(name) % 10 == 1 else "train", "each time Python starts"),
         (lambda name: split_by_hash(name), "each time Python starts"),

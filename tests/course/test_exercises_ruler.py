@@ -55,11 +55,13 @@ WRONG = {
     ],
     "read_scores": [
         (lambda text, ids: [score for _, score in entries(text)] if strict(text, ids) else None, "in the order of `ids`"),
-        (lambda text, ids: (lambda d: [d.get(i, 0.0) for i in ids] if {*d} <= {*ids} and len(d) == len(entries(text)) and max(d.values()) <= 1 else None)(dict(entries(text))), "An invented score of zero"),
-        (lambda text, ids: (lambda f: [min(1, dict(f)[i]) for i in ids] if sorted(i for i, _ in f) == sorted(ids) else None)(entries(text)), "7 may be out of 10"),
-        (lambda text, ids: (lambda d: [d[i] for i in ids] if {*d} == {*ids} and max(d.values()) <= 1 else None)(dict(entries(text))), "two scores"),
-        (lambda text, ids: (lambda f: [dict(f)[i] for i in ids] if {*ids} <= {*dict(f)} and len(dict(f)) == len(f) and max(dict(f).values()) <= 1 else None)(entries(text)), "the judge has confused something"),
+        (lambda text, ids: (lambda d: [d.get(i, 0.0) for i in ids] if {*d} <= {*ids} and len(d) == len(entries(text)) and 0 <= min(d.values()) and max(d.values()) <= 1 else None)(dict(entries(text))), "An invented score of zero"),
+        (lambda text, ids: (lambda f: [min(1, max(0, dict(f)[i])) for i in ids] if sorted(i for i, _ in f) == sorted(ids) else None)(entries(text)), "7 may be out of 10"),
+        (lambda text, ids: (lambda d: [d[i] for i in ids] if {*d} == {*ids} and 0 <= min(d.values()) and max(d.values()) <= 1 else None)(dict(entries(text))), "two scores"),
+        (lambda text, ids: (lambda f: [dict(f)[i] for i in ids] if {*ids} <= {*dict(f)} and len(dict(f)) == len(f) and 0 <= min(dict(f).values()) and max(dict(f).values()) <= 1 else None)(entries(text)), "the judge has confused something"),
         (lambda text, ids: [dict(entries(text))[i] for i in ids], "KeyError"),
+        (lambda text, ids: (lambda f: [dict(f)[i] for i in ids] if sorted(i for i, _ in f) == sorted(ids) and max(s for _, s in f) <= 1 else None)(entries(text)), "For the input"),
+        (lambda text, ids: (lambda f: [dict(f)[i] for i in ids] if sorted(i for i, _ in f) == sorted(ids) and all(0 < s < 1 for _, s in f) else None)(entries(text)), "For the input"),
     ],
     "exploit": [
         (lambda board: "stay", "An answer that is not"),

@@ -59,6 +59,7 @@ WRONG = {
     ],
     "seed": [
         (lambda step, group, member, turn: step + group + member + turn, "get the same seed"),
+        (lambda step, group, member, turn: ((step * 100 + group) * 100 + member) * 100 + turn, "get the same seed"),
         (lambda step, group, member, turn: -1, "at least 0"),
         (lambda step, group, member, turn: id(object()) + turn, "get the same seed"),
         (lambda step, group, member, turn: float(step), "at least 0"),

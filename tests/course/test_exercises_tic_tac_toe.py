@@ -26,7 +26,8 @@ def forks(board):
 RIGHT = {"forks": forks, "expected_points": lambda mine, other: 10 ** (mine / 400) / (10 ** (mine / 400) + 10 ** (other / 400))}
 WRONG = {
     "forks": [
-        (lambda board: legal_moves(board), "Return those that make two"),
+        (lambda board: legal_moves(board), "Return those after which"),
+        (lambda board: [s for s in forks(board) if s != "8"], "For the input"),  # does not count the threat that was there
         (lambda board: [], "There are forks"),
         (lambda board: [s for s in legal_moves(board) if s == "5"], "For the input"),
         (lambda board: [int(s) for s in forks(board)], "For the input"),

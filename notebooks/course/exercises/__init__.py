@@ -58,7 +58,7 @@ class Exercise:
     def check(self, answer: Any) -> CheckResult:
         """Return the verdict on an answer. An answer that raises is wrong, and the verdict names the exception."""
         try:
-            if answer is None or answer is ... or callable(answer) and answer(*self.cases()[0]) in (None, ...):
+            if answer is None or answer is ... or callable(answer) and all(_empty(answer(*case)) for case in self.cases()):
                 return CheckResult("not attempted", "Not attempted yet.")
             seen = self.seen(answer)
             hint = self.accept(answer) if self.accept else None
@@ -82,6 +82,10 @@ class Exercise:
             return f"{seen[0]!r} is not the right value."
         i = next(i for i in range(len(seen)) if not same(seen[i], wanted[i]))
         return f"For the input\n{show(self.cases()[i])}\nexpected {show(wanted[i])}, got {show(seen[i])}."
+
+
+def _empty(value: Any) -> bool:
+    return value is None or value is ...
 
 
 def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], CheckResult]:

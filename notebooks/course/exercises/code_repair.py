@@ -12,7 +12,10 @@ from course.exercises import Exercise, checker
 ANSWERS = [
     ("3", "3"), ("3", "4"), ("True", "1"), ("1.0", "1"), ("[1, 2]", "[1,2]"), ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}"),
     ("'3'", "3"), ("<object>", "3"), ("(", "3"), ("[1]", "(1)"), ("None", "None"), ("2 + 1", "3"), ("{[]: 1}", "3"),
+    ("<object>", "<object>"), ("3", "<object>"),
 ]  # fmt: skip
+COMPARISON = r"(?<![-<>=])[<>]=?(?![<>=])"  # `->`, `<<` and `>>` are none
+EXCHANGED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
 def _plain_equal(answer: str, truth: str) -> bool:
@@ -22,9 +25,8 @@ def _plain_equal(answer: str, truth: str) -> bool:
         return False
 
 
-def _moved(line: str) -> list[str]:
-    turned = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
-    return [line[: m.start()] + turned[m[0]] + line[m.end() :] for m in re.finditer(r"<=|>=|<|>", line)]
+def _moved(line: str, comparison: str = COMPARISON) -> list[str]:
+    return [line[: m.start()] + EXCHANGED[m[0]] + line[m.end() :] for m in re.finditer(comparison, line)]
 
 
 def _pays(hidden: list[bool], examples: list[bool], lines: int) -> float:
@@ -35,7 +37,8 @@ def _wrong_pay(pay) -> str | None:
     repaired, bent, broken = [True] * 4, [True, False, True, False], [False] * 4
     if any(type(pay(*case)) not in (int, float) for case in ((repaired, [True, True], 1), (broken, [False, False], 1))):
         return "Expected a number."
-    special, idle = pay(bent, [True, True], 4), pay(bent, [False, True], 0)
+    special = max(pay(bent, [True, True], lines) for lines in (1, 2, 4, 8))
+    idle = pay(bent, [False, True], 0)
     nearly = max(pay([True, True, True, False], [True, True], lines) for lines in (0, 1))
     if special > idle + 1e-9:
         return "Answering the examples without repairing anything earns more than doing nothing: the agent will learn it."
@@ -61,12 +64,15 @@ VALUES = Exercise(
 )
 BOUNDS = Exercise(
     right=_moved,
-    cases=lambda: [("while low < high:",), ("if a <= b and b > c:",), ("return n",), ("if x >= 0:",)],
+    cases=lambda: [
+        ("while low < high:",), ("if a <= b and b > c:",), ("return n",), ("if x >= 0:",),
+        ("def f(n) -> int:",), ("half = n >> 1",), ("if n << 1 <= high:",),
+    ],
     mistakes={
         "One change at a time: a mutant has one bug.": lambda line: (
-            [re.sub(r"<=|>=|<|>", lambda m: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]], line)]
-            if re.search(r"[<>]", line) else []
+            [re.sub("<=|>=|<|>", lambda m: EXCHANGED[m[0]], line)] if re.search("[<>]", line) else []
         ),
+        "`->`, `<<` and `>>` are no comparisons.": lambda line: _moved(line, "<=|>=|<|>"),
         "This turns `<=` into `<==`: match the longer operator first.": lambda line: [
             line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer(r"[<>]", line)
         ],

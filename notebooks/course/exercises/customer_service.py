@@ -67,6 +67,7 @@ CONVERSATIONS: list[list[Event]] = [
     [ASK, ("customer", "I bought it yesterday."), ("write", "#W1")],
     [ASK, ("customer", "Yes, please."), ("write", "#W1"), ("write", "#W1")],
     [ASK, ("customer", "Yes."), ("agent", "Do you confirm #W1?"), ("customer", "Wait."), ("write", "#W1")],
+    [ASK, ("customer", "Yes."), ("agent", "One moment, I cancel #W1."), ("write", "#W1")],
     [ASK, ("customer", "Yes."), ("write", "#W2")],
     [("customer", "Yes, cancel #W1."), ("write", "#W1"), ASK, ("customer", "YES"), ("write", "#W1"), ("write", "#W2")],
 ]

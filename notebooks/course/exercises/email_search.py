@@ -27,26 +27,28 @@ PAIRS = [
     ("2,400 dollars", "2400 dollars"), ("2400", "2400 dollars"), ("24 dollars", "2400 dollars"),
     ("OMAR REED", "Omar Reed"), ("Omar", "Omar Reed"), ("", "14 May"),
     ("1st June", "1 June"), ("22nd June", "22 June"), ("3rd June", "3 June"), ("Keith Ash", "Kei Ash"),
+    ("15:10", "10:15"), ("At 13:30.", "13:30"), ("14 14 May", "14 May"),
 ]  # fmt: skip
 SMALL_WORDS = frozenset("it is on the of at room dollars".split())
 ORDINAL = r"(?<=\d)(st|nd|rd|th)\b"
+WORD = r"\d+:\d+|\w+"
 
 
-def _match(given: str, truth: str, case=True, commas=True, ordinal=ORDINAL, small=True, order=True) -> bool:
+def _match(given: str, truth: str, case=True, commas=True, ordinal=ORDINAL, small=True, order=True, word=WORD) -> bool:
     """Short form of `same_answer`; an option switched off is a step that a learner may omit. ordinal: endings to drop."""
 
     def normalised(text: str) -> list[str]:
         text = text.lower() if case else text
         text = re.sub(r"(?<=\d),(?=\d)", "", text) if commas else text
         text = re.sub(ordinal, "", text) if ordinal else text
-        found = [word for word in re.findall(r"\w+", text) if not (small and word.lower() in SMALL_WORDS)]
+        found = [word for word in re.findall(word, text) if not (small and word.lower() in SMALL_WORDS)]
         return sorted(found) if order else found
 
     return normalised(given) == normalised(truth)
 
 
 def _words(text: str) -> list[str]:
-    return re.findall(r"\w+", text.lower())
+    return re.findall(WORD, text.lower())
 
 
 MATCHES = Exercise(
@@ -58,7 +60,7 @@ MATCHES = Exercise(
         "An answer that contains the right one can be wrong: `14 or 15 May` contains `14 May`, `14 May` contains `4 May`.":
             lambda given, truth: truth.lower() in given.lower(),
         "One word in common is not enough: `15 May` is another day than `14 May`.":
-            lambda given, truth: bool(set(given.lower().split()) & set(truth.lower().split())),
+            lambda given, truth: bool(set(_words(given)) & set(_words(truth))),
         "`May 14` is `14 May`: the order of the words doesn't matter. Compare them sorted.":
             lambda given, truth: _match(given, truth, order=False),
         "Ignore the small words: `It is on the 14 May` equals `14 May`.":
@@ -71,6 +73,9 @@ MATCHES = Exercise(
             lambda given, truth: _match(given, truth, ordinal=r"(st|nd|rd|th)\b"),
         "`2,400` is `2400`: drop the comma between digits before you split into words.":
             lambda given, truth: _match(given, truth, commas=False),
+        "`15:10` is another time than `10:15`: a time is one word.": lambda given, truth: _match(given, truth, word=r"\w+"),
+        "An additional word makes an answer wrong, also one that is repeated: compare lists, not sets.":
+            lambda given, truth: _match(" ".join(dict.fromkeys(given.split())), truth),
         "`14 MAY` is `14 May`: lower the case first.": lambda given, truth: _match(given, truth, case=False),
         "An incomplete answer is wrong: `Omar` is not `Omar Reed`.":
             lambda given, truth: bool(given) and set(_words(given)) <= set(_words(truth)),
@@ -128,7 +133,7 @@ WHY = (
 def _searches() -> list[list[tuple[str, EmailSearch]]]:
     """Return, for each rank from the lowest, searches for one question as (description, search).
 
-    The second of a rank must earn more than the first; the others test only that the ranks do not overlap.
+    In each pair of a rank the second must earn more. A search without a partner tests only that the ranks do not overlap.
     """
     scenario = scenarios("train", 1)[0]
     source = scenario.sources[0]
@@ -147,14 +152,14 @@ def _searches() -> list[list[tuple[str, EmailSearch]]]:
         [
             ("at once", [answered("nobody")]),
             ("after reading and naming the right email", [read, answered("nobody", source)]),
-            (f"after reading the right email {nearly_all} times", [read] * nearly_all + [answered("nobody", source)]),
             (f"after {nearly_all} useless searches", [useless] * nearly_all + [answered("nobody")]),
+            (f"after reading the right email {nearly_all} times", [read] * nearly_all + [answered("nobody", source)]),
         ],
         [
             ("at once", [answered(I_DONT_KNOW)]),
-            ("after reading the right email until the turns ran out", [read] * MAX_TURNS),
             ("after reading and naming the right email", [read, answered(I_DONT_KNOW, source)]),
             ("after useless searches until the turns ran out", [useless] * MAX_TURNS),
+            ("after reading the right email until the turns ran out", [read] * MAX_TURNS),
         ],
         [
             ("without a source", [answered(scenario.answer)]),
@@ -185,7 +190,7 @@ def _ranks(reward: Callable[[EmailSearch], float]) -> str | None:
         (below, most), (above, least) = max(lower, key=lambda pair: pair[1]), min(higher, key=lambda pair: pair[1])
         if most >= least:
             return f"{below.capitalize()} earns {most:.4g}, {above} earns {least:.4g}. The second must earn more: {why}."
-    for (less, low), (more, high), *_ in earned[1:]:
+    for (less, low), (more, high) in (pair for rank in earned[1:] for pair in zip(rank[::2], rank[1::2], strict=False)):
         if low >= high:
             return (
                 f"{less.capitalize()} earns {low:.4g}, {more} earns {high:.4g}. The second must earn a little more: "

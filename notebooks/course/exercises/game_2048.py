@@ -155,30 +155,37 @@ RISE = Exercise(
 POINTS = 5  # a difference of success rates up to this counts as none
 
 
-def _verdict(untrained_t1: float, untrained_best: float, trained_best: float) -> str:
+def _verdict(untrained_t1: float, untrained_best: float, trained_t1: float, trained_best: float) -> str:
     if trained_best < untrained_best - POINTS:
         return "harm"
     if trained_best > untrained_best + POINTS:
         return "new behaviour"
-    return "sharpening" if trained_best > untrained_t1 + POINTS else "nothing"
+    return "sharpening" if trained_t1 > untrained_t1 + POINTS else "nothing"
 
 
 VERDICT = Exercise(
     right=_verdict,
-    cases=lambda: [(25, 60, 62), (4, 12, 84), (20, 22, 23), (25, 60, 27), (10, 10, 40), (30, 70, 40), (10, 40, 46)],
+    cases=lambda: [
+        (25, 60, 58, 62), (4, 12, 70, 84), (20, 22, 21, 23), (25, 60, 27, 60), (10, 10, 38, 40), (30, 70, 36, 40),
+        (10, 40, 30, 46), (20, 24, 27, 27), (25, 60, 25, 60),
+    ],
     mistakes={
-        "You compare with the untrained agent at T = 1 only. (25, 60, 62) is sharpening: a lower temperature gives 60.":
-            lambda t1, best, trained: "nothing" if trained <= t1 + POINTS else "new behaviour",
-        "An agent below the untrained one's best was harmed, even if it is above its T = 1: (30, 70, 40) is harm.":
-            lambda t1, best, trained:
-                "new behaviour" if trained > best + POINTS else "sharpening" if trained > t1 + POINTS else "nothing",
-        "Differences up to 5 points count as none: (20, 22, 23) is nothing.":
-            lambda t1, best, trained:
-                "harm" if trained < best else "nothing" if trained <= t1
-                else "new behaviour" if trained > best else "sharpening",
-        "An agent that is no better than the untrained one at T = 1 did not sharpen: (20, 22, 23) is nothing.":
-            lambda t1, best, trained:
+        "You compare with the untrained agent at T = 1 only. (25, 60, 58, 62) is sharpening: a lower temperature gives 60.":
+            lambda t1, best, trained_t1, trained: "nothing" if trained <= t1 + POINTS else "new behaviour",
+        "An agent below the untrained one's best was harmed, even if it is above its T = 1: (30, 70, 36, 40) is harm.":
+            lambda t1, best, trained_t1, trained:
+                "new behaviour" if trained > best + POINTS else "sharpening" if trained_t1 > t1 + POINTS else "nothing",
+        "Differences up to 5 points count as none: (20, 22, 21, 23) is nothing.":
+            lambda t1, best, trained_t1, trained:
+                "harm" if trained < best else "new behaviour" if trained > best
+                else "sharpening" if trained_t1 > t1 else "nothing",
+        "An agent that is no better at T = 1 than the untrained one did not sharpen: (20, 22, 21, 23) is nothing.":
+            lambda t1, best, trained_t1, trained:
                 "harm" if trained < best - POINTS else "sharpening" if trained <= best + POINTS else "new behaviour",
+        "An agent that did not change is `nothing`, (25, 60, 25, 60): compare both agents at T = 1.":
+            lambda t1, best, trained_t1, trained:
+                "harm" if trained < best - POINTS else "new behaviour" if trained > best + POINTS
+                else "sharpening" if trained > t1 + POINTS else "nothing",
     },
 )  # fmt: skip
 

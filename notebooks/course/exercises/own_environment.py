@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
+from copy import deepcopy
 from itertools import product
 from statistics import fmean
 from threading import get_ident
+from types import FunctionType
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 from zlib import crc32
@@ -64,12 +66,23 @@ def _calls_hash(split_of) -> bool:
     return any(calls)
 
 
+def _fresh(function):
+    """Return the function as in a new process: with copies of its defaults and of the collections that it names."""
+    if not isinstance(function, FunctionType):
+        return function
+    used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
+    copies = {name: deepcopy(value) for name, value in used.items() if isinstance(value, dict | list | set)}
+    names, defaults = {**function.__globals__, **copies}, deepcopy(function.__defaults__)
+    return FunctionType(function.__code__, names, function.__name__, defaults, function.__closure__)
+
+
 def _wrong_split(split_of) -> str | None:
+    here, there = _fresh(split_of), _fresh(split_of)
     if _calls_hash(split_of):
         return "hash() of a string differs each time Python starts: tomorrow's test split would hold today's training data."
-    first, again = [split_of(name) for name in NAMES], [split_of(name) for name in reversed(NAMES)][::-1]
+    first, again = [here(name) for name in NAMES], [there(name) for name in reversed(NAMES)][::-1]
     if first != again:
-        return "On a second call some names are in another split. The split must depend on the name alone."
+        return "In another order some names are in another split. The split must depend on the name alone."
     shares = {split: count / len(NAMES) for split, count in Counter(first).items()}
     if unknown := set(shares) - {"train", "val", "test"}:
         return f"Expected train, val or test, got {', '.join(map(repr, sorted(map(str, unknown))))}."

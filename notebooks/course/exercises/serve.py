@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from itertools import count, product
+from itertools import count, permutations, product
 from typing import TYPE_CHECKING
 
 from course.exercises import Exercise, checker
@@ -118,8 +118,19 @@ FREE = Exercise(
 )  # fmt: skip
 
 
+def _places() -> list[tuple[int, ...]]:
+    """Return small places, and those in which one number is at most 999, one 0 or 1, and the others 0."""
+    places: set[tuple[int, ...]] = set(product(range(3), range(12), range(12), range(3)))
+    for a, b in permutations(range(4), 2):
+        for high, low in product((0, 1), range(1000)):
+            place = [0] * 4
+            place[a], place[b] = high, low
+            places.add(tuple(place))
+    return sorted(places)
+
+
 def _what_is_wrong(seed_of) -> str | None:
-    places = list(product(range(3), range(12), range(12), range(3)))
+    places = _places()
     seeds = [seed_of(*place) for place in places]
     if any(not isinstance(seed, int) or seed < 0 for seed in seeds):
         return "Expected integers of at least 0 as seeds."

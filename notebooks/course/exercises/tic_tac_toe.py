@@ -17,7 +17,9 @@ from tic_tac_toe.rules import LINES, SQUARES, Board, legal_moves, render, to_mov
 if TYPE_CHECKING:
     from art_nb import TrainableModel
 
-BOARDS = ["x...o...x", "xo..x...o", "x.o......", "o.x.x.o..", ".........", "xx.oo....", "x.oo.....", "..x.o.x.."]
+BOARDS = [
+    "x...o...x", "xo..x...o", "x.o......", "o.x.x.o..", ".........", "xx.oo....", "x.oo.....", "..x.o.x..", "xx.o.o...",
+]  # fmt: skip
 
 
 def _threats(cells: Board, side: str) -> int:
@@ -51,7 +53,7 @@ FORKS = Exercise(
         "Use the side to move, `to_move(board)`, not its opponent.": lambda b: _forks(b, for_other=True),
         "Count a line that has two of your marks and an empty square after the move, not every line without the opponent's.":
             _half_empty_lines,
-        "These are all free squares. Return those that make two threats.": legal_moves,
+        "These are all free squares. Return those after which there are two threats.": legal_moves,
         "There are forks on some of these boards.": lambda b: [],
     },
 )  # fmt: skip
