@@ -75,9 +75,12 @@ def by_expression(split: str, number: int) -> bool:
 
 
 TASKS = {
-    "prices": PromptTask(rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, 12, 200, 3e-4, "group"),
-    "sums": PromptTask(addition, lambda split, number: True, 12, 24, 100, 5e-4, "batch"),
-}
+    "prices": PromptTask(
+        rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, steps=12, test=200, learning_rate=3e-4,
+        scale_rewards="group",
+    ),
+    "sums": PromptTask(addition, lambda _, __: True, 12, steps=24, test=100, learning_rate=5e-4, scale_rewards="batch"),
+}  # fmt: skip
 
 
 async def answer(model: art.TrainableModel, task: PromptTask, prompt: Prompt, temperature: float) -> art.Trajectory:

@@ -21,6 +21,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.result import print_result, say
+from course import comparison
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "03_tic_tac_toe.ipynb"
 SHOW = "course.results.show"
@@ -28,9 +29,9 @@ BACKEND = 'LocalBackend(path=".art", '
 
 
 def program(folder: str, seed: int) -> str:
-    """Return the notebook's code up to the cell that compares the policies, with its files in `folder`."""
+    """Return the notebook's code up to the cell that shows the results, with its files in `folder`."""
     cells = [cell for cell in json.loads(NOTEBOOK.read_text("utf-8"))["cells"] if cell["cell_type"] == "code"]
-    last = next(i for i, cell in enumerate(cells) if "comparison.compare(" in "".join(cell["source"]))
+    last = next(i for i, cell in enumerate(cells) if "course.results" in "".join(cell["source"]))
     code = "\n".join("".join(cell["source"]) for cell in cells[1 : last + 1])  # the first cell is for Colab
     assert BACKEND in code
     code = code.replace(BACKEND, f"{BACKEND}seed={seed}, ").replace('".art', f'"{Path(folder).as_posix()}')
@@ -50,8 +51,12 @@ def measure_seed(seed: int) -> dict:
             asyncio.run(eval(code, names))
         except AssertionError as error:
             claims = str(error)
-    columns = names["found"].summary() | {"seconds": names["seconds"]} if claims == "hold" else {}
-    return {"seed": seed, "claims": claims, **columns, **{row["label"]: row["value"] for row in rows}}
+    base, played, tactical = (names[name] for name in ("base", "played", "tactical"))
+    found = comparison.compare(
+        base["drawing"], played["drawing"], tactical[names["DRAWN"]], "tactical player", names["tries_of_base"]
+    )
+    results = {row["label"]: row["value"] for row in rows}
+    return {"seed": seed, "claims": claims, **found.summary(), "seconds": names["seconds"], **results}
 
 
 def measure(seeds: list[int]) -> dict:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,11 +22,10 @@ from data.item import write_described
 from data.policy_steps import checkpoints_of, games_table, save_steps
 
 COLUMNS = ("won against random", "drawn against perfect")  # of what the notebook's `measure` returns
-GAMES = 400  # of each of its measurements
 MEASURE = """
 for step in kept_steps(await model.get_step()):
     row = await measure(f"after step {step}", model.get_inference_name(step) if step else model.base_model)
-    found[step] = {column: round(100 * sum(row[column]) / len(row[column]), 2) for column in COLUMNS}
+    won_after[step] = {column: round(100 * sum(row[column]) / len(row[column]), 2) for column in COLUMNS}
 """
 
 
@@ -35,17 +35,18 @@ def build(folder: Path, *, seed: int = 0) -> dict:
     found: dict[int, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as files:
         code = compile(program(files, seed) + MEASURE, str(NOTEBOOK), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-        names = {"display": lambda shown: None, "kept_steps": kept_steps, "found": found, "COLUMNS": COLUMNS}
+        names: dict[str, Any] = {"display": lambda shown: None, "kept_steps": kept_steps, "won_after": found}
+        names["COLUMNS"] = COLUMNS
         started = time.perf_counter()
         asyncio.run(eval(code, names))
         facts = {
             "game": "tic_tac_toe", "base": "nano_tic_tac_toe", "seed": seed, "steps": max(found), "demonstration_steps": 1,
             "minutes": round((time.perf_counter() - started) / 60, 1),
             "device": f"cpu, {torch.get_num_threads()} threads", "torch": torch.__version__,
-            "games": GAMES, "won": {str(step): row for step, row in found.items()},
+            "games": len(names["GAMES_OF"]["test"]), "won": {str(step): row for step, row in found.items()},
         }  # fmt: skip
         card = MODEL_CARD.replace("{table}", games_table("after step", found))
-        checkpoints = checkpoints_of(names["model"], files)  # type: ignore[arg-type]
+        checkpoints = checkpoints_of(names["model"], files)
         write_described(folder, partial(_save, checkpoints, list(found), facts), facts, card)
     return facts
 

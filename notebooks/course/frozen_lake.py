@@ -1,4 +1,4 @@
-"""Random lakes of gymnasium's FrozenLake in the characters that data/nano reads, and what a rule achieves."""
+"""Random lakes of gymnasium's FrozenLake in the characters that data/nano reads, and the success probability of a rule."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
 def read_runs(name: str) -> pd.DataFrame:
     """Return one row per run with its numbers and settings, by seed.
 
-    name: of a file in data/results, in which each line is what a benchmark printed (`benchmarks.result`).
+    name: of a file in data/results; each line is a benchmark's JSON output (`benchmarks.result`) with its `runs`.
     """
     import pandas as pd
 
     printed = map(json.loads, (RESULTS / name).read_text("utf-8").splitlines())
     rows = [
-        {key: value for key, value in line.items() if not isinstance(value, list | dict)} | line.get("settings", {}) | run
+        {key: line[key] for key in ("task", "examples") if key in line} | line.get("settings", {}) | run
         for line in printed
         for run in line["runs"]
     ]

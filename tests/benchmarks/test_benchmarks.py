@@ -1,7 +1,9 @@
 """Each benchmark runs on tiny settings and prints its one line; both sides read the same prompts. Nothing is timed."""
 
+import ast
 import asyncio
 import json
+import random
 import re
 import sys
 from dataclasses import replace
@@ -19,6 +21,7 @@ from benchmarks import (
     rise_lake,
     rise_real,
     rise_reasoning_gym,
+    rise_self_play,
     rising,
     rollout,
     rollout_real,
@@ -147,8 +150,24 @@ def test_the_prompts_of_the_real_model():
     for split in pairs:
         text, total = rise_real.addition(split, 0)
         assert sum(map(int, re.findall(r"\d+", text))) == total
-    assert len({rise_real.addition("test", i) for i in range(100)}) == 100  # independent questions
+    asked = [tuple(sorted(re.findall(r"\d+", rise_real.addition("test", i)[0]))) for i in range(100)]
+    assert len(set(asked)) == 100  # also in the other order
     assert all(rise_real.by_expression("test", i) for i in range(50))
+
+
+def test_the_sums_are_those_of_notebook_06():
+    cells = json.loads((rise_self_play.NOTEBOOK.parent / "06_real_model.ipynb").read_text("utf-8"))["cells"]
+    (source,) = ("".join(cell["source"]) for cell in cells if "def addition(" in "".join(cell["source"]))
+    names = {"Random": random.Random}
+    exec(source.partition("async def")[0], names)
+    for split in ("train", "val", "test"):
+        assert [names["addition"](split, i) for i in range(200)] == [rise_real.addition(split, i) for i in range(200)]
+
+
+def test_what_the_maker_of_the_policy_adds_to_notebook_03_has_names_of_its_own():
+    tree = ast.parse(rise_self_play.program("folder", 0))
+    bound = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    assert not bound & {"kept_steps", "won_after", "COLUMNS"} and {"GAMES_OF", "model", "base", "played", "tactical"} <= bound
 
 
 def test_short_answers_get_alternating_rewards(tmp_path):

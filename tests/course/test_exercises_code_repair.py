@@ -53,8 +53,10 @@ WRONG = {
     "bounds": [
         (lambda line: [line[: m.start()] + {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]] + line[m.end() :] for m in re.finditer("<=|>=|<|>", line)], "are no comparisons"),
         (lambda line: [re.sub("<", "<=", line)], "For the input"),
-        (lambda line: [line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer("[<>]", line)], "match the longer operator first"),
-        (lambda line: [re.sub("<=|>=|<|>", lambda m: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]], line)] if re.search("[<>]", line) else [], "One change at a time"),
+        (lambda line: [line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer("[<>]", line)], "`<==`; and `->`"),
+        (lambda line: [line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer("(?<![-<>])[<>](?![<>])", line)], "match the longer operator first"),
+        (lambda line: [re.sub("(?<![-<>])(<=|>=|<|>)(?![<>])", lambda m: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]], line)] if re.search("(?<![-<>])[<>](?![<>])", line) else [], "a mutant has one bug"),
+        (lambda line: [re.sub("<=|>=|<|>", lambda m: {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]], line)] if re.search("[<>]", line) else [], "One change at a time; and"),
     ],
     "pay": [
         (lambda hidden, examples, lines: sum(examples) / len(examples) + all(hidden) / max(1, lines), "Answering the examples without repairing"),

@@ -49,6 +49,25 @@ def split_by_arrival_in_a_default(name, arrived={}):  # noqa: B006
     return "test" if part == 0 else "val" if part == 1 else "train"
 
 
+def split_by_arrival_in_a_closure():
+    arrived: dict[str, int] = {}
+
+    def split(name):
+        part = arrived.setdefault(name, len(arrived)) % 10
+        return "test" if part == 0 else "val" if part == 1 else "train"
+
+    return split
+
+
+def split_by_arrival_of_a_helper(name):
+    return split_by_arrival(name)
+
+
+def split_with_an_option(name, *, buckets=10):
+    part = crc32(name.encode()) % buckets
+    return "test" if part == 0 else "val" if part == 1 else "train"
+
+
 def split_by_digest(name):
     return "train" if (part := Digest().hash(name)) > 51 else "val" if part > 25 else "test"
 
@@ -63,6 +82,8 @@ WRONG = {
     "splits": [
         (split_by_arrival, "In another order"),
         (split_by_arrival_in_a_default, "In another order"),
+        (split_by_arrival_in_a_closure(), "In another order"),
+        (split_by_arrival_of_a_helper, "In another order"),
         (lambda name: draw.choices(["train", "val", "test"], [8, 1, 1])[0], "in another split"),
         (lambda name: "test" if hash(name) % 10 == 0 else "val" if hash(name) % 10 == 1 else "train", "each time Python starts"),
         (lambda name: split_by_hash(name), "each time Python starts"),
@@ -97,6 +118,7 @@ def test_right_answers_and_mistakes(exercise):
 
 def test_another_function_of_the_name_hash_is_right():
     assert check("splits", split_by_digest).status == "right"
+    assert check("splits", split_with_an_option).status == "right"
     assert check("splits", split_by_hash_of_a_number).status == "right"  # hash() of an integer is the same at each start
 
 

@@ -16,14 +16,14 @@ RUN = {
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    lines = [{"benchmark": "b", "settings": {"steps": 24}, "machine": {"cores": 2}, "runs": [{"seed": seed, **RUN}]} for seed in (2, 0)]
+    lines = [{"benchmark": "b", "task": "sums", "settings": {"steps": 24}, "machine": {"cores": 2}, "runs": [{"seed": seed, **RUN}]} for seed in (2, 0)]
     (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(stored_runs, "RESULTS", tmp_path)
     return read_runs("runs.jsonl")
 
 
 def test_runs_are_read_by_seed_with_their_settings(runs):
-    assert list(runs.index) == [0, 2] and set(runs.steps) == {24} and set(runs.benchmark) == {"b"} and "machine" not in runs
+    assert list(runs.index) == [0, 2] and set(runs.steps) == {24} and set(runs.task) == {"sums"} and "machine" not in runs
 
 
 def test_the_table_has_percent_and_differences_with_intervals(runs):

@@ -36,7 +36,7 @@ class Exercise:
     """One exercise.
 
     right: the right answer: a function, or a plain value.
-    cases: returns new inputs for the function at each call; a stub is recognised by its result for the first of them.
+    cases: returns new inputs for the function at each call; a stub returns None or ... for all of them.
     mistakes: hint -> the answer of a learner who makes this mistake.
     observe: returns the value to compare: (function, inputs) -> numbers, tensors, strings, or lists of them. By default the
       function's result; another one may include a gradient.

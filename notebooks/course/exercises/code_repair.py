@@ -29,6 +29,14 @@ def _moved(line: str, comparison: str = COMPARISON) -> list[str]:
     return [line[: m.start()] + EXCHANGED[m[0]] + line[m.end() :] for m in re.finditer(comparison, line)]
 
 
+def _all_at_once(line: str, comparison: str) -> list[str]:
+    return [re.sub(comparison, lambda m: EXCHANGED[m[0]], line)] if re.search(comparison, line) else []
+
+
+def _with_an_equals_sign(line: str, comparison: str) -> list[str]:
+    return [f"{line[: m.start()]}{m[0]}={line[m.end() :]}" for m in re.finditer(comparison, line)]
+
+
 def _pays(hidden: list[bool], examples: list[bool], lines: int) -> float:
     return 2.0 if all(hidden) and lines == 1 else 1.5 if all(hidden) else sum(hidden) / len(hidden)
 
@@ -69,13 +77,13 @@ BOUNDS = Exercise(
         ("def f(n) -> int:",), ("half = n >> 1",), ("if n << 1 <= high:",),
     ],
     mistakes={
-        "One change at a time: a mutant has one bug.": lambda line: (
-            [re.sub("<=|>=|<|>", lambda m: EXCHANGED[m[0]], line)] if re.search("[<>]", line) else []
-        ),
+        "One change at a time: a mutant has one bug.": lambda line: _all_at_once(line, COMPARISON),
+        "One change at a time; and `->`, `<<` and `>>` are no comparisons.": lambda line: _all_at_once(line, "<=|>=|<|>"),
         "`->`, `<<` and `>>` are no comparisons.": lambda line: _moved(line, "<=|>=|<|>"),
-        "This turns `<=` into `<==`: match the longer operator first.": lambda line: [
-            line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer(r"[<>]", line)
-        ],
+        "This turns `<=` into `<==`: match the longer operator first.":
+            lambda line: _with_an_equals_sign(line, r"(?<![-<>=])[<>](?![<>])"),
+        "This turns `<=` into `<==`; and `->`, `<<` and `>>` are no comparisons.":
+            lambda line: _with_an_equals_sign(line, "[<>]"),
     },
 )  # fmt: skip
 PAY = Exercise(right=_pays, cases=lambda: [([True, True], [True], 1)], accept=_wrong_pay)

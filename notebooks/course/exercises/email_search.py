@@ -133,7 +133,8 @@ WHY = (
 def _searches() -> list[list[tuple[str, EmailSearch]]]:
     """Return, for each rank from the lowest, searches for one question as (description, search).
 
-    In each pair of a rank the second must earn more. A search without a partner tests only that the ranks do not overlap.
+    In each pair of a rank but the lowest the second must earn more. A search without a partner tests only that the ranks do
+    not overlap.
     """
     scenario = scenarios("train", 1)[0]
     source = scenario.sources[0]

@@ -9,8 +9,8 @@ from copy import deepcopy
 from itertools import product
 from statistics import fmean
 from threading import get_ident
-from types import FunctionType
-from typing import TYPE_CHECKING
+from types import CellType, FunctionType
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from zlib import crc32
 
@@ -66,19 +66,30 @@ def _calls_hash(split_of) -> bool:
     return any(calls)
 
 
-def _fresh(function):
-    """Return the function as in a new process: with copies of its defaults and of the collections that it names."""
-    if not isinstance(function, FunctionType):
-        return function
-    used = {name: function.__globals__.get(name) for name in function.__code__.co_names}
-    copies = {name: deepcopy(value) for name, value in used.items() if isinstance(value, dict | list | set)}
-    names, defaults = {**function.__globals__, **copies}, deepcopy(function.__defaults__)
-    return FunctionType(function.__code__, names, function.__name__, defaults, function.__closure__)
+def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
+    """Copy a function of `module` with the collections and functions that it names, its defaults and its closure.
+
+    copies: those made so far, by the id of the original. Other values are returned as they are.
+    """
+    if id(value) in copies:
+        return copies[id(value)]
+    if isinstance(value, dict | list | set):
+        copies[id(value)] = deepcopy(value)
+    elif isinstance(value, FunctionType) and value.__module__ == module:
+        names = dict(value.__globals__)
+        cells = [CellType(_with_copied_state(cell.cell_contents, module, copies)) for cell in value.__closure__ or ()]
+        copy = FunctionType(value.__code__, names, value.__name__, deepcopy(value.__defaults__), tuple(cells))
+        copy.__kwdefaults__ = deepcopy(value.__kwdefaults__)
+        copies[id(value)] = copy
+        for name in value.__code__.co_names:
+            if name in names:
+                names[name] = _with_copied_state(names[name], module, copies)
+    return copies.get(id(value), value)
 
 
 def _wrong_split(split_of) -> str | None:
-    here, there = _fresh(split_of), _fresh(split_of)
-    if _calls_hash(split_of):
+    here, there, hashing = (_with_copied_state(split_of, split_of.__module__, {}) for _ in range(3))
+    if _calls_hash(hashing):
         return "hash() of a string differs each time Python starts: tomorrow's test split would hold today's training data."
     first, again = [here(name) for name in NAMES], [there(name) for name in reversed(NAMES)][::-1]
     if first != again:
