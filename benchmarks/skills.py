@@ -165,8 +165,9 @@ def answers() -> Skill:
         text, price = rollout_real.scenario(*question)
         return {"prompt": rollout_real.prompt(text), "price": price}
 
+    config = art.TrainConfig(learning_rate=rise_real.TASKS["prices"].learning_rate)
     return Skill(
-        smollm2, 0.5, rise_real.GROUPS, rise_real.SIZE, art.TrainConfig(learning_rate=rise_real.LEARNING_RATE),
+        smollm2, 0.5, rise_real.GROUPS, rise_real.SIZE, config,
         training=lambda number: ("train", number), held_out=lambda count: [("val", i) for i in range(count)],
         play=play, play_as_stock=play,
         succeeds=lambda trajectory: bool(trajectory.reward),
