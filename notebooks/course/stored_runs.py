@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from course.comparison import COLOURS
+from course.setup_venv import ROOT
 
 if TYPE_CHECKING:
     import pandas as pd
 
-RESULTS = Path(__file__).resolve().parents[2] / "data" / "results"
+RESULTS = ROOT / "data" / "results"
 
 
 def read_runs(name: str) -> pd.DataFrame:
-    """Return one row per run with its numbers and settings, by seed.
+    """Return one row per run with its numbers and settings, by seed, in the order of the file.
 
     name: of a file in data/results; each line is a benchmark's JSON output (`benchmarks.result`) with its `runs`.
     """
@@ -27,7 +27,7 @@ def read_runs(name: str) -> pd.DataFrame:
         for line in printed
         for run in line["runs"]
     ]
-    return pd.DataFrame(rows).set_index("seed").sort_index()
+    return pd.DataFrame(rows).set_index("seed")
 
 
 def plot_runs(runs: pd.DataFrame, rule: str, measured: str) -> None:

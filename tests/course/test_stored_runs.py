@@ -16,7 +16,7 @@ RUN = {
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
-    lines = [{"benchmark": "b", "task": "sums", "settings": {"steps": 24}, "machine": {"cores": 2}, "runs": [{"seed": seed, **RUN}]} for seed in (2, 0)]
+    lines = [{"benchmark": "b", "task": "sums", "settings": {"steps": 24}, "machine": {"cores": 2}, "runs": [{"seed": seed, **RUN}]} for seed in (0, 2)]
     (tmp_path / "runs.jsonl").write_text("\n".join(map(json.dumps, lines)))
     monkeypatch.setattr(stored_runs, "RESULTS", tmp_path)
     return read_runs("runs.jsonl")

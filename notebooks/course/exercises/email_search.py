@@ -41,7 +41,7 @@ def _match(given: str, truth: str, case=True, commas=True, ordinal=ORDINAL, smal
         text = text.lower() if case else text
         text = re.sub(r"(?<=\d),(?=\d)", "", text) if commas else text
         text = re.sub(ordinal, "", text) if ordinal else text
-        found = [word for word in re.findall(word, text) if not (small and word.lower() in SMALL_WORDS)]
+        found = [each for each in re.findall(word, text) if not (small and each.lower() in SMALL_WORDS)]
         return sorted(found) if order else found
 
     return normalised(given) == normalised(truth)

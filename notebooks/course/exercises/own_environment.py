@@ -88,7 +88,7 @@ def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
 
 
 def _wrong_split(split_of) -> str | None:
-    here, there, hashing = (_with_copied_state(split_of, split_of.__module__, {}) for _ in range(3))
+    here, there, hashing = (_with_copied_state(split_of, getattr(split_of, "__module__", ""), {}) for _ in range(3))
     if _calls_hash(hashing):
         return "hash() of a string differs each time Python starts: tomorrow's test split would hold today's training data."
     first, again = [here(name) for name in NAMES], [there(name) for name in reversed(NAMES)][::-1]
