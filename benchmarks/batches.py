@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from openai.types.chat.chat_completion import Choice
 
@@ -37,8 +37,10 @@ class Batch:
     tolerance: float = 0.01
 
 
-def batch(name: str) -> Batch:
-    """Return the batch of one of NAMES."""
+def batch(name: str, base: str = "") -> Batch:
+    """Return the batch of one of NAMES. base: another base model, for which gradients are compared as for bfloat16."""
+    if base:
+        return replace(batch(name), base=base, tolerance=0.1)
     rate = {"learning_rate": 1e-4}
     if name == "2048":
         return Batch(str(BASE), art.TrainConfig(**rate, turn_discount=0.5), (16, 64, 256))

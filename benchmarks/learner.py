@@ -14,7 +14,8 @@ Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048
 of notebook 04; `answers`, a step of notebook 06, the real model with its default dtype; `tools`, the same model's
 searches of the mailbox by tool calls. `distinct_tokens` is the number of nodes in a prefix tree of the whole batch.
 
-With `--other unsloth` stock TRL trains a model loaded by Unsloth's CPU backend, in the dtype of the stored weights.
+With `--other unsloth` stock TRL trains a model loaded by Unsloth, in the dtype of the stored weights. `--base` takes another
+base model. On a GPU `gib` is the largest memory that torch allocated on it, of ours with prefix trees and with padded rows.
 """
 
 from __future__ import annotations
@@ -57,17 +58,23 @@ class Ours:
     count: int
     seconds: dict[bool, list[float]] = field(default_factory=lambda: {True: [], False: []})
     grad_norms: list[float] = field(default_factory=list)
+    gib: dict[str, float] = field(default_factory=dict)
 
     def sequences(self) -> list[TokenSequence]:
         return build_sequences(self.groups, self.learner.policy.tokenizer, self.config)[0][: self.count]
 
     def steps(self) -> None:
         """Take one step with prefix trees and one with padded rows, each with its best number of tokens per micro-batch."""
-        for as_tree, tokens in ((True, 1536), (False, 2048)):
+        on_gpu = self.learner.policy.device.type == "cuda"
+        for as_tree, tokens in ((True, 16384 if on_gpu else 1536), (False, 16384 if on_gpu else 2048)):
+            if on_gpu:
+                torch.cuda.reset_peak_memory_stats()
             started = time.perf_counter()
             self.learner.as_tree, self.learner.tokens_per_micro_batch = as_tree, tokens
             self.grad_norms.append(self.learner.learn(self.sequences(), self.config)["grad_norm"])
             self.seconds[as_tree].append(time.perf_counter() - started)
+            if on_gpu:
+                self.gib["tree" if as_tree else "padded"] = torch.cuda.max_memory_allocated() / 2**30
 
 
 async def prepared(folder: str, name: str, chosen: Batch, multiple: int, **fewer: int) -> Ours:
@@ -150,9 +157,9 @@ def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, to
     return inputs | {"num_items_in_batch": (inputs["completion_mask"] * inputs["tool_mask"]).sum()}
 
 
-def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl", **fewer: int) -> dict:
-    """Compare both sides. other: one of ENGINES. fewer: arguments of the gathering, for a quick run."""
-    chosen, engine = batch(name), ENGINES[other]
+def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl", base: str = "", **fewer: int) -> dict:
+    """Compare both sides. other: one of ENGINES. base: of the batch by default. fewer: of the gathering, for a quick run."""
+    chosen, engine = batch(name, base), ENGINES[other]
     batch_sizes = batch_sizes or list(chosen.batch_sizes)
     with tempfile.TemporaryDirectory() as folder:
         ours = asyncio.run(prepared(folder, name, chosen, max(batch_sizes), **fewer))
@@ -163,7 +170,7 @@ def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl",
         if any(abs(theirs / mine - 1) > chosen.tolerance for theirs, mine in zip(numbers["grad_norms"], first, strict=True)):
             raise SystemExit(f"gradient norms differ: ours {first}, stock TRL {numbers} at batch size {size}")
     seconds = {size: numbers["seconds"] for size, numbers in stock.items()}
-    return {"other": other} | compared(ours, seconds) | {"grad_norms": first}
+    return {"other": other} | compared(ours, seconds) | {"grad_norms": first} | ({"gib": ours.gib} if ours.gib else {})
 
 
 def compared(ours: Ours, stock: dict[int, float]) -> dict:
@@ -194,8 +201,9 @@ def main() -> None:
     parser.add_argument("--other", choices=ENGINES, default="trl", help="the library that loads stock TRL's model")
     parser.add_argument("--batch-sizes", type=int, nargs="+", help="candidates for stock TRL (default: the batch's)")
     parser.add_argument("--repeats", type=int, default=3, help="measured steps after a warm-up step")
+    parser.add_argument("--base", default="", help="folder of the base model (default: the batch's)")
     a = parser.parse_args()
-    print_result(f"learner_{a.batch}", lambda: measure(a.batch, a.batch_sizes, a.repeats, a.other))
+    print_result(f"learner_{a.batch}", lambda: measure(a.batch, a.batch_sizes, a.repeats, a.other, a.base))
 
 
 if __name__ == "__main__":

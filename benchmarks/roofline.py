@@ -8,7 +8,8 @@
 - `time`: percent of the time of another run, under torch's profiler, which slows small operations down: `matmul`,
   `attention`, `softmax` (log-probabilities, entropy, drawing tokens), `tensors` (all other operations on tensors),
   `templates` (chat template, tokenizer, sequences and their layout), `environment`, `python` (everything else, with the
-  dispatch of operations), `idle` (the event loop waits).
+  dispatch of operations), `idle` (the event loop waits). On a GPU these are the times of the processor that starts the
+  operations, and `gpu` is the part of the time in which the GPU computes.
 
 Sampling is a step of a notebook as benchmarks.rollout gathers it, training one optimizer step as in benchmarks.learner.
 The limit is of the arithmetic alone: tokens of a conversation are sampled one after the other, so their products have as
@@ -30,7 +31,7 @@ import tempfile
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -101,6 +102,7 @@ class Shape:
     kv_heads: int
     head_size: int
     dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
 
 
 def shape_of(policy: Policy, merged: bool = False) -> Shape:
@@ -118,7 +120,7 @@ def shape_of(policy: Policy, merged: bool = False) -> Shape:
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return Shape(
         tuple(found), Product(config.hidden_size, head.weight.shape[0]), config.num_hidden_layers,
-        config.num_attention_heads, config.num_key_value_heads, size, base.dtype,
+        config.num_attention_heads, config.num_key_value_heads, size, base.dtype, base.device,
     )  # fmt: skip
 
 
@@ -181,14 +183,15 @@ def speed(shape: Shape, product: Product | None, rows: int | None, keys: int) ->
     if product is None:
         return attention_speed(shape, rows, keys)
     counts = MANY_ROWS if rows is None else (rows,)
-    return max(product_speed(n, product.inputs, product.outputs, shape.dtype) for n in counts)
+    return max(product_speed(n, product.inputs, product.outputs, shape.dtype, shape.device) for n in counts)
 
 
 @cache
-def product_speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> float:
+def product_speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype, device: torch.device) -> float:
     """Return the FLOP/s of a linear layer on so many tokens."""
-    x, weight = torch.randn(rows, inputs, dtype=dtype), torch.randn(outputs, inputs, dtype=dtype)
-    return 2 * rows * inputs * outputs / fastest(lambda: linear(x, weight))
+    x = torch.randn(rows, inputs, dtype=dtype, device=device)
+    weight = torch.randn(outputs, inputs, dtype=dtype, device=device)
+    return 2 * rows * inputs * outputs / fastest(lambda: linear(x, weight), device)
 
 
 @cache
@@ -196,20 +199,27 @@ def attention_speed(shape: Shape, rows: int | None, keys: int) -> float:
     """Return the FLOP/s of attention. rows: conversations with one new token each; None: one of 256 new tokens."""
     conversations, queries = (1, 256) if rows is None else (rows, 1)
     size = shape.head_size
-    q = torch.randn(conversations, shape.heads, queries, size, dtype=shape.dtype)
-    k, v = torch.randn(2, conversations, shape.kv_heads, keys, size, dtype=shape.dtype)
+    q = torch.randn(conversations, shape.heads, queries, size, dtype=shape.dtype, device=shape.device)
+    k, v = torch.randn(2, conversations, shape.kv_heads, keys, size, dtype=shape.dtype, device=shape.device)
     attend = partial(scaled_dot_product_attention, q, k, v, enable_gqa=shape.heads != shape.kv_heads)
-    return 4 * conversations * shape.heads * queries * keys * size / fastest(attend)
+    return 4 * conversations * shape.heads * queries * keys * size / fastest(attend, shape.device)
 
 
 @torch.inference_mode()
-def fastest(call: Callable[[], Any]) -> float:
-    """Return the seconds of the fastest call, of as many as fit into MEASURED_S and at least five."""
-    until, best, calls = time.perf_counter() + MEASURED_S, float("inf"), 0
-    while calls < 5 or time.perf_counter() < until:
+def fastest(call: Callable[[], Any], device: torch.device) -> float:
+    """Return the seconds of the fastest call, of as many as fit into MEASURED_S and at least five.
+
+    On a GPU, which works while the next call is prepared, those of a call in the fastest row of twenty.
+    """
+    in_a_row = 20 if device.type == "cuda" else 1
+    until, best, rows = time.perf_counter() + MEASURED_S, float("inf"), 0
+    while rows < 5 or time.perf_counter() < until:
         started = time.perf_counter()
-        call()
-        best, calls = min(best, time.perf_counter() - started), calls + 1
+        for _ in range(in_a_row):
+            call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best, rows = min(best, (time.perf_counter() - started) / in_a_row), rows + 1
     return best
 
 
@@ -256,13 +266,17 @@ def timed(run: Callable[[], Any]) -> float:
 
 def shares_of_time(run: Callable[[], Any]) -> dict[str, float]:
     """Run under the profiler. Returns percent of the time by kind, see the module's description."""
-    with named_ranges(), profile(activities=[ProfilerActivity.CPU]) as profiler:
+    on_gpu = torch.cuda.is_available()
+    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
+    with named_ranges(), profile(activities=activities) as profiler:
         seconds = timed(run)
     spent = dict.fromkeys([*KINDS, *RANGES], 0.0)
     for event in profiler.key_averages():
         if kind := kind_of(event.key):
             spent[kind] += event.self_cpu_time_total / 1e6
     spent["python"] = seconds - sum(spent.values())
+    if on_gpu:
+        spent["gpu"] = sum(event.self_device_time_total for event in profiler.key_averages()) / 1e6
     return {kind: 100 * each / seconds for kind, each in spent.items()}
 
 
@@ -272,9 +286,9 @@ def measured(run: Callable[[], Any], limit: dict[str, float]) -> dict[str, Any]:
     return limit | {"seconds": seconds, "share": limit["limit_s"] / seconds, "time": shares_of_time(run)}
 
 
-def training(name: str, **fewer: int) -> dict[str, Any]:
+def training(name: str, base: str = "", **fewer: int) -> dict[str, Any]:
     """Measure an optimizer step on a batch of benchmarks.learner. fewer: arguments of its gathering, for a quick run."""
-    chosen = batch(name)
+    chosen = batch(name, base)
     with tempfile.TemporaryDirectory() as folder:
 
         async def gather() -> tuple[list[art.TrajectoryGroup], learner.Learner]:
@@ -288,6 +302,8 @@ def training(name: str, **fewer: int) -> dict[str, Any]:
             return build_sequences(groups, policy.tokenizer, chosen.config)[0]
 
         shape, found = shape_of(policy), sequences()
+        if trained.accelerator.mixed_precision == "bf16":
+            shape = replace(shape, dtype=torch.bfloat16)
         # The last token of a sequence predicts nothing.
         outputs = [[i - 1 for i, is_trained in enumerate(s.trained) if is_trained and i] for s in found]
         work = work_of([s.ids[:-1] for s in found], outputs)
@@ -341,19 +357,21 @@ def of_task(task: RolloutTask, scenarios: list[Any], size: int) -> Rollouts:
     return lambda model: [[task.rollout(model, scenario, task.max_turns) for _ in range(size)] for scenario in scenarios]
 
 
-def parts(groups: int = 16, size: int = 8, turns: int = 40) -> dict[str, Callable[[], dict]]:
-    """Return what can be measured, by name."""
+def parts(groups: int = 16, size: int = 8, turns: int = 40, base: str = "") -> dict[str, Callable[[], dict]]:
+    """Return what can be measured, by name. base: of the parts with 2048, by default the nano model."""
     def tool_calls(base: Path, task: RolloutTask, scenarios: Callable[[], list[Any]]) -> Callable[[], dict]:
         return lambda: sampling(str(base), of_task(task, scenarios(), size))
 
+    games = partial(rollout.games, groups=groups // 2, size=size, turns=turns)
     found: dict[str, Callable[[], dict]] = {
-        "sampling_2048": lambda: sampling(str(BASE), partial(rollout.games, groups=groups // 2, size=size, turns=turns)),
+        "sampling_2048": lambda: sampling(base or str(BASE), games),
         "sampling_email": tool_calls(EMAIL_BASE, rollout_email.TASK, lambda: email_questions("train", groups)),
         "sampling_retail": tool_calls(SERVICE_BASE, rollout_service.TASK, lambda: course_tasks("retail", "train", groups)),
         "sampling_code": tool_calls(CODE_BASE, rollout_code.TASK, lambda: problems("train", groups)),
     }
     found["sampling_answers"] = lambda: sampling(smollm2(), partial(rollout_real.answers, groups=8, size=8))
-    return found | {f"training_{name}": partial(training, name) for name in ("2048", "email", "answers", "tools")}
+    found |= {f"training_{name}": partial(training, name) for name in ("email", "answers", "tools")}
+    return found | {f"training_{name}": partial(training, name, base) for name in ("2048", "games")}
 
 
 def peak_memory(notebook: str) -> float:
@@ -370,7 +388,9 @@ def peak_memory(notebook: str) -> float:
 def main() -> None:
     """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=list(parts()), default=list(parts()))
+    usual = [name for name in parts() if name != "training_games"]
+    parser.add_argument("--parts", nargs="+", choices=list(parts()), default=usual)
+    parser.add_argument("--base", default="", help="folder of the base model that plays 2048 (default: the nano model)")
     parser.add_argument("--notebooks", nargs="+", metavar="NAME", help="measure the memory of these notebooks instead")
     a = parser.parse_args()
     if a.notebooks:
@@ -381,7 +401,7 @@ def main() -> None:
         numbers = {}
         for name in a.parts:
             say(name)
-            numbers[name] = parts()[name]()
+            numbers[name] = parts(base=a.base)[name]()
         return {"parts": numbers}
 
     print_result("roofline", all_parts)

@@ -47,9 +47,10 @@ def stock_trainer(
     """
     from datasets import Dataset
 
+    bf16 = policy.device.type == "cuda" and policy.model.dtype == torch.bfloat16  # as ours
     common = {
         "output_dir": str(folder), "report_to": "none", "save_strategy": "no", "logging_strategy": "no",
-        "disable_tqdm": True, "use_cpu": policy.device.type == "cpu", "bf16": False, "gradient_checkpointing": False,
+        "disable_tqdm": True, "use_cpu": policy.device.type == "cpu", "bf16": bf16, "gradient_checkpointing": False,
         "lr_scheduler_type": "constant", "weight_decay": 0.0, "temperature": 1.0, "shuffle_dataset": False,
     }  # fmt: skip
     if not (environment or reward):

@@ -5,8 +5,11 @@ each token attends to its own slot. A turn therefore costs only its new tokens, 
 for the tokens whose logits are needed. Works with any causal LM of transformers.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache
@@ -41,6 +44,25 @@ class SlotGroup:
     ends: list[int]
     masks: dict[int | None, tuple[int, torch.Tensor | None]] = field(default_factory=dict)
 
+    def attend(self, query, keys, values, scaling: float, window: int | None, out: torch.Tensor) -> None:
+        """Attend with the group's queries, and write the results to `out`.
+
+        query, out: (M, K, H / K, D), of all groups: query heads that share a KV head. keys, values: of all slots.
+        """
+        kv_heads, heads = query.shape[1:3]
+        start, mask = self.mask(window, heads, query)
+        slots = slice(self.first, self.last + 1)
+        tokens = slice(self.begin, self.begin + self.new * len(self.ends))
+        shape = (len(self.ends), self.new, kv_heads, heads, -1)
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            query[tokens].view(shape).permute(0, 2, 3, 1, 4).flatten(2, 3),
+            keys[slots, :, start : max(self.ends)],
+            values[slots, :, start : max(self.ends)],
+            attn_mask=mask,
+            scale=scaling,
+        )
+        out[tokens].view(shape).copy_(attended.unflatten(2, (heads, self.new)).permute(0, 3, 1, 2, 4))
+
     def accepts(self, slot: int, new: int, end: int, ragged: bool) -> bool:
         """Whether `slot` is adjacent, has as many new tokens, and is of equal length (similar length if `ragged`)."""
         if slot != self.last + 1 or new != self.new:
@@ -70,6 +92,46 @@ class SlotGroup:
         return self.masks[window]
 
 
+class PaddedGroup:
+    """Slots in one attention call, padded to the same number of new tokens: for a GPU, where a call costs as much as many.
+
+    slots, news, ends: of each slot, as in `SlotGroup`. tokens: (M,), their query tokens in the packed row.
+    """
+
+    def __init__(self, slots: list[int], news: list[int], ends: list[int], tokens: torch.Tensor, device: torch.device):
+        self.size, self.high, new, end = (len(slots), max(news)), max(ends), torch.tensor(news), torch.tensor(ends)[:, None]
+        adjacent = slots[-1] - slots[0] + 1 == len(slots)
+        self.slots = slice(slots[0], slots[-1] + 1) if adjacent else torch.tensor(slots, device=device)
+        rows = torch.arange(len(slots)).repeat_interleave(new), _ranges(torch.zeros_like(new), new), tokens
+        self.rows, self.places, self.tokens = (x.to(device) for x in rows)
+        # The position of each query (slots, new). Padding has that of the last one: its outputs are not used.
+        own = torch.minimum(end - new[:, None] + torch.arange(max(news)), end - 1)
+        self.low, self.own = int(own.min()), own.to(device)
+        self.masks: dict[int | None, tuple[int, torch.Tensor]] = {}
+
+    def attend(self, query, keys, values, scaling: float, window: int | None, out: torch.Tensor) -> None:
+        """As `SlotGroup.attend`."""
+        _, kv_heads, heads, size = query.shape
+        start, mask = self._mask(window, heads, query)
+        padded = query.new_zeros(*self.size, kv_heads, heads, size)
+        padded[self.rows, self.places] = query[self.tokens]
+        attended = torch.nn.functional.scaled_dot_product_attention(
+            padded.permute(0, 2, 3, 1, 4).flatten(2, 3),
+            keys[self.slots, :, start : self.high], values[self.slots, :, start : self.high], attn_mask=mask, scale=scaling,
+        )  # fmt: skip
+        out[self.tokens] = attended.unflatten(2, (heads, -1)).permute(0, 3, 1, 2, 4)[self.rows, self.places]
+
+    def _mask(self, window: int | None, heads: int, like: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Return the first key position that a query attends to, and the additive mask (slots, 1, heads * new, keys)."""
+        if window not in self.masks:
+            start = max(0, self.low - window + 1) if window else 0
+            keys, own = torch.arange(start, self.high, device=like.device), self.own[..., None]
+            hidden = (keys > own) | (keys <= own - window) if window else keys > own
+            mask = torch.zeros(hidden.shape, dtype=like.dtype, device=like.device).masked_fill_(hidden, -torch.inf)
+            self.masks[window] = start, mask[:, None, None].expand(-1, 1, heads, -1, -1).flatten(2, 3)
+        return self.masks[window]
+
+
 class SlotCache(Cache):
     """Per layer two buffers (slots, KV heads, capacity, head size) for keys and values, grown on demand.
 
@@ -90,23 +152,35 @@ class SlotCache(Cache):
         ends = [self.lengths[slot] + count for slot, count in zip(slots, counts, strict=True)]
         self.groups, self.last_groups = self._grouped(slots, counts, ends), self._grouped(slots, outputs, ends)
         self.needed = (slots[-1] + 1, max(ends))
-        slot, end, count, output = (torch.tensor(x, device=self.device) for x in (slots, ends, counts, outputs))
-        self.rows = slot.repeat_interleave(count)
-        self.positions = _ranges(end - count, count)
-        self.outputs = _ranges(count.cumsum(0) - output, output)
+        slot, end, count, output = (torch.tensor(x) for x in (slots, ends, counts, outputs))
+        rows = slot.repeat_interleave(count), _ranges(end - count, count), _ranges(count.cumsum(0) - output, output)
+        self.rows, self.positions, self.outputs = (x.to(self.device) for x in rows)
         return self.positions[None], self.outputs
 
-    def _grouped(self, slots: list[int], news: list[int], ends: list[int]) -> list[SlotGroup]:
+    def _grouped(self, slots: list[int], news: list[int], ends: list[int]) -> list[SlotGroup] | list[PaddedGroup]:
+        if self.device.type != "cpu":
+            return self._padded_groups(slots, news, ends)
         groups: list[SlotGroup] = []
         begin = 0
         for slot, new, end in zip(slots, news, ends, strict=True):
-            ragged = new <= MAX_MASKED or self.device.type != "cpu"
-            if not (groups and groups[-1].accepts(slot, new, end, ragged)):
+            if not (groups and groups[-1].accepts(slot, new, end, new <= MAX_MASKED)):
                 groups.append(SlotGroup(slot, slot, new, begin, []))
             groups[-1].last = slot
             groups[-1].ends.append(end)
             begin += new
         return groups
+
+    def _padded_groups(self, slots: list[int], news: list[int], ends: list[int]) -> list[PaddedGroup]:
+        """Return a group of the slots with up to `MAX_MASKED` new tokens, and one for each doubling of their number."""
+        begins, by_size = np.cumsum([0, *news]), defaultdict(list)
+        for i, new in enumerate(news):
+            by_size[max(MAX_MASKED, 1 << (new - 1).bit_length())].append(i)
+        found = []
+        for members in by_size.values():
+            own_slots, own_news, own_ends = ([each[i] for i in members] for each in (slots, news, ends))
+            tokens = torch.cat([torch.arange(begins[i], begins[i + 1]) for i in members])
+            found.append(PaddedGroup(own_slots, own_news, own_ends, tokens, self.device))
+        return found
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, length: int) -> None:
@@ -139,24 +213,13 @@ class SlotCache(Cache):
         return out[None]
 
     @staticmethod
-    def _attend(groups: list[SlotGroup], query, keys, values, scaling, window, out) -> torch.Tensor:
+    def _attend(groups: Sequence[SlotGroup | PaddedGroup], query, keys, values, scaling, window, out) -> torch.Tensor:
         """query: (M, H, D), ordered by group; writes to `out`: (M, H, Dv)."""
         kv_heads, heads = keys.shape[1], query.shape[1] // keys.shape[1]
         # Query heads that share a KV head become further queries of it, so keys and values are not copied.
         query, out = (x.unflatten(1, (kv_heads, heads)) for x in (query, out))
         for group in groups:
-            start, mask = group.mask(window, heads, query)
-            slots = slice(group.first, group.last + 1)
-            tokens = slice(group.begin, group.begin + group.new * len(group.ends))
-            shape = (len(group.ends), group.new, kv_heads, heads, -1)
-            attended = torch.nn.functional.scaled_dot_product_attention(
-                query[tokens].view(shape).permute(0, 2, 3, 1, 4).flatten(2, 3),
-                keys[slots, :, start : max(group.ends)],
-                values[slots, :, start : max(group.ends)],
-                attn_mask=mask,
-                scale=scaling,
-            )
-            out[tokens].view(shape).copy_(attended.unflatten(2, (heads, group.new)).permute(0, 3, 1, 2, 4))
+            group.attend(query, keys, values, scaling, window, out)
         return out.flatten(1, 2)
 
     def _store(self, layer: int, *states: torch.Tensor) -> list[torch.Tensor]:
@@ -199,4 +262,4 @@ class SlotCache(Cache):
 def _ranges(starts: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """Concatenate the ranges of `counts[i]` integers from `starts[i]` on."""
     before = counts.cumsum(0) - counts
-    return (starts - before).repeat_interleave(counts) + torch.arange(int(counts.sum()), device=counts.device)
+    return (starts - before).repeat_interleave(counts) + torch.arange(int(counts.sum()))

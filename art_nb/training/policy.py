@@ -89,7 +89,8 @@ def load_policy(
     The first call also excludes all objects that exist then from garbage collection, see `gc.freeze`.
 
     base_model: the folder of a model or of an adapter, or a name on the Hugging Face hub.
-    engine: "unsloth", "transformers", or "auto" (Unsloth if it can be imported).
+    engine: "unsloth", "transformers", or "auto": Unsloth if it can be imported, but on a GPU not for weights that are stored
+        in float32, which it would convert to half precision.
     init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, revision, ...).
         Code that comes with a model is run only with trust_remote_code=True. The
         default dtype is the stored one on a GPU; on a CPU float32, or with transformers that of `dtype_on_cpu`.
@@ -102,10 +103,10 @@ def load_policy(
     name = _model_name(base_model)
     if engine not in ("auto", "unsloth", "transformers"):
         raise ValueError(f"engine is {engine!r}: expected 'auto', 'unsloth' or 'transformers'")
-    engine = _best_engine() if engine == "auto" else engine
-    load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
     is_local = Path(name).exists()
     try:
+        engine = _best_engine(name, init_args or {}) if engine == "auto" else engine
+        load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
         with progress_bars(not is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             model, tokenizer = load(name, {"trust_remote_code": False, **(init_args or {})}, dict(peft_args or {}), seed)
     except OSError as error:
@@ -158,8 +159,10 @@ def _model_name(base_model: str | os.PathLike) -> str:
     return str(folder)
 
 
-def _best_engine() -> str:
+def _best_engine(name: str, init_args: dict) -> str:
     if importlib.util.find_spec("unsloth") is None:
+        return "transformers"
+    if torch.cuda.is_available() and init_args.get("dtype") is None and _stored_dtype(name, init_args) == torch.float32:
         return "transformers"
     try:
         _import_unsloth()
@@ -174,10 +177,9 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
     from peft import AutoPeftModelForCausalLM, LoraConfig, get_peft_model
 
     on_gpu = torch.cuda.is_available()
-    source = {key: init_args[key] for key in ("trust_remote_code", "revision") if key in init_args}
-    tokenizer = _load_tokenizer(name, **source)
+    tokenizer = _load_tokenizer(name, **_source(init_args))
     if init_args.get("dtype") is None:
-        init_args["dtype"] = "auto" if on_gpu else dtype_on_cpu(AutoConfig.from_pretrained(_base_name(name), **source).dtype)
+        init_args["dtype"] = "auto" if on_gpu else dtype_on_cpu(_stored_dtype(name, init_args))
     if on_gpu:
         init_args.setdefault("device_map", {"": torch.cuda.current_device()})
     checkpointing = init_args.pop("use_gradient_checkpointing", False)
@@ -238,6 +240,14 @@ def _load_tokenizer(name: str, **source: Any) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model. The folder of an adapter often has none: then load that of its base model."""
     folder = name if (Path(name) / "tokenizer_config.json").exists() else _base_name(name)
     return AutoTokenizer.from_pretrained(folder, **{"trust_remote_code": False, **source})
+
+
+def _source(init_args: dict) -> dict[str, Any]:
+    return {key: init_args[key] for key in ("trust_remote_code", "revision") if key in init_args}
+
+
+def _stored_dtype(name: str, init_args: dict) -> torch.dtype | None:
+    return AutoConfig.from_pretrained(_base_name(name), **_source(init_args)).dtype
 
 
 def _base_name(name: str) -> str:

@@ -31,10 +31,20 @@ def tree_attention(module, query, key, value, attention_mask, prefix_tree=None, 
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window, scaling = options.get("sliding_window"), options["scaling"]
-    if query.device.type != "cpu":
-        return flex_attention_forward(module, query, key, value, prefix_tree.block_mask(window), scaling=scaling)
+    if _uses_flex_attention(query):
+        options = {"scaling": scaling, "kernel_options": {"BACKEND": "TRITON"}}  # not the one for decoding, which fails here
+        return flex_attention_forward(module, query, key, value, prefix_tree.block_mask(window), **options)
     last = module.layer_idx == module.config.num_hidden_layers - 1
     return prefix_tree.attend(query, key, value, scaling, window, last), None
+
+
+def _uses_flex_attention(query: torch.Tensor) -> bool:
+    """Whether FlexAttention computes the tree: for half precision, on GPUs for which Triton compiles it well.
+
+    Small models in float32 would wait longer for the compiler than for the training.
+    """
+    on_gpu = query.device.type == "cuda" and query.dtype != torch.float32
+    return on_gpu and torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 AttentionInterface.register(ATTENTION, tree_attention)
@@ -121,14 +131,15 @@ class PrefixTree:
         self._block_masks: dict[int | None, BlockMask] = {}
 
     def attend(self, query, key, value, scaling: float, window: int | None, last: bool) -> torch.Tensor:
-        """Attention of each node to its ancestors, on a CPU.
+        """Attention of each node to its ancestors, in plain torch.
 
         query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv).
         window: number of tokens that a token attends to, itself included. last: whether this is the last layer, where
         nodes that are not needed get 0.
         """
         heads, kv_heads, given = query.shape[1], key.shape[1], query.dtype
-        dtype = torch.promote_types(given, self.dtype)
+        on_cpu = query.device.type == "cpu"
+        dtype = torch.promote_types(given, self.dtype) if on_cpu else given
         query, key, value = (x[0].transpose(0, 1).flatten(1).to(dtype) for x in (query, key, value))
         plan, outputs = self._plan(window, last, dtype), []
         for call in plan.calls:
@@ -136,7 +147,9 @@ class PrefixTree:
             k, v = (x.index_select(0, call.keys) for x in (key, value))
             k, v = (x.view(call.tiles, -1, kv_heads, x.shape[1] // kv_heads) for x in (k, v))
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != kv_heads)
+            if not on_cpu:  # where the kernels that save memory need as many heads of keys as of queries
+                k, v = (x.repeat_interleave(heads // kv_heads, 1) for x in (k, v))
+            out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != k.shape[1])
             outputs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
         outputs.append(outputs[0].new_zeros(1, outputs[0].shape[1]))
         return torch.cat(outputs).index_select(0, plan.rows).view(1, len(self), heads, -1).to(given)
@@ -164,7 +177,7 @@ class PrefixTree:
 
     def _tiles(self, window: int | None, last: bool) -> Iterator[Tile]:
         """Yield tiles that contain every attending node once, in the first sequence that it belongs to."""
-        needed = self.needed.numpy() if last else np.ones(len(self), dtype=bool)
+        needed = self.needed.cpu().numpy() if last else np.ones(len(self), dtype=bool)
         for path, shared in zip(self.paths, self.shared, strict=True):
             attending = shared + np.flatnonzero(needed[path[shared:]])
             for first in range(0, len(attending), MAX_QUERIES):
@@ -200,7 +213,7 @@ class AttentionPlan:
             width = len(call.queries) // call.tiles
             for i, tile in enumerate(group):
                 rows[tile.queries] = start + i * width + np.arange(len(tile.queries))
-        self.rows = torch.from_numpy(rows)
+        self.rows = torch.from_numpy(rows).to(tree.ids.device)
 
 
 def _group_tiles(tiles: list[Tile]) -> list[list[Tile]]:
@@ -220,11 +233,12 @@ def _group_tiles(tiles: list[Tile]) -> list[list[Tile]]:
 
 
 def _attention_call(tree: PrefixTree, tiles: list[Tile], window: int | None, dtype: torch.dtype) -> AttentionCall:
-    queries, keys = (_padded([getattr(tile, side) for tile in tiles]) for side in ("queries", "keys"))
-    own = tree.positions[queries][:, None, :, None]
-    position = torch.tensor([tile.start for tile in tiles])[:, None, None, None] + torch.arange(keys.shape[1])
+    device = tree.ids.device
+    queries, keys = (_padded([getattr(tile, side) for tile in tiles]).to(device) for side in ("queries", "keys"))
+    own, starts = tree.positions[queries][:, None, :, None], torch.tensor([tile.start for tile in tiles], device=device)
+    position = starts[:, None, None, None] + torch.arange(keys.shape[1], device=device)
     hidden = (position > own) | (position <= own - window) if window else position > own
-    mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, -torch.inf)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
     return AttentionCall(len(tiles), queries.flatten(), keys.flatten(), mask)
 
 

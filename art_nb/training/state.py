@@ -32,11 +32,12 @@ def save_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: 
 
 
 def read_adapter(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
-    """Return the adapter of a checkpoint, its tensors named as in PEFT's files.
+    """Return the adapter of a checkpoint on the policy's device, its tensors named as in PEFT's files.
 
     Raises: DamagedCheckpoint; ValueError when names or shapes differ from those of the policy's adapter.
     """
-    adapter, expected = _load(folder / ADAPTER), get_peft_model_state_dict(policy.model, save_embedding_layers=False)
+    expected = get_peft_model_state_dict(policy.model, save_embedding_layers=False)
+    adapter = _load(folder / ADAPTER, policy.device)
     if {name: t.shape for name, t in adapter.items()} != {name: t.shape for name, t in expected.items()}:
         raise ValueError(
             f"the adapter in {folder} does not fit this model: it was made with another base model, rank or "
@@ -56,9 +57,9 @@ def load_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: 
     set_optimizer_state(optimizer, state)
 
 
-def _load(path: Path) -> dict[str, torch.Tensor]:
+def _load(path: Path, device: torch.device | str = "cpu") -> dict[str, torch.Tensor]:
     try:
-        return load_file(path)
+        return load_file(path, device=str(device))
     except (SafetensorError, FileNotFoundError) as error:
         raise DamagedCheckpoint(f"{path} is missing or damaged ({error})") from error
 

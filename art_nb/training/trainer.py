@@ -31,8 +31,8 @@ MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recom
 class SequenceTrainer:
     """A mixin that precedes a TRL trainer class.
 
-    tokens_per_micro_batch: distinct tokens per forward pass (padded tokens without prefix trees). None: 16384 on a GPU,
-        where this bounds the memory; 1536 on a CPU, where small batches are faster as they stay in its cache.
+    tokens_per_micro_batch: distinct tokens per forward pass (padded tokens without prefix trees). None: on a GPU 256 for
+        each GiB of its memory and at most 16384; 1536 on a CPU, where small batches are faster as they stay in its cache.
     trl_arguments: arguments of TRL's trainer.
     """
 
@@ -58,8 +58,7 @@ class SequenceTrainer:
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances an MoE router, which no adapter changes
-        default = 16384 if policy.device.type == "cuda" else 1536
-        self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or default
+        self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or _tokens_that_fit(policy.device)
         self.as_tree = _uses_prefix_trees(policy)
         self.current_gradient_accumulation_steps = 1
         self.create_optimizer()  # type: ignore[attr-defined]  # transformers' Trainer
@@ -102,7 +101,9 @@ class SequenceTrainer:
         """
         base, layout = self.accelerator.unwrap_model(self.model).get_base_model(), self.batch["layout"]
         trained = self.batch["tool_mask"].bool()
-        with self.accelerator.autocast():
+        half = torch.bfloat16 if self.args.bf16 else torch.float16
+        # Not Accelerate's autocast: another trainer in this process may have changed its process-wide precision.
+        with torch.autocast(self.policy.device.type, half, enabled=self.args.bf16 or self.args.fp16):
             hidden = base.base_model(**layout.forward, use_cache=False).last_hidden_state[layout.needed]
             ids = self.batch["completion_ids"][trained]
             values = self._apply_head(base.get_output_embeddings(), hidden, layout.rows, ids)
@@ -206,13 +207,23 @@ def summarize_updates(
 
 
 def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
-    """Return the fields that are the same in every TRL configuration for this policy."""
+    """Return the fields that are the same in every TRL configuration for this policy.
+
+    On a GPU weights in half precision are trained under autocast, in float16 where the GPU does not compute in bfloat16.
+    """
     on_gpu = policy.device.type == "cuda"
-    bf16 = on_gpu and torch.cuda.is_bf16_supported()
+    half = on_gpu and policy.model.dtype != torch.float32
+    bf16 = half and torch.cuda.is_bf16_supported(including_emulation=False)
     return {
-        "output_dir": output_dir, "report_to": "none", "use_cpu": not on_gpu, "bf16": bf16, "fp16": on_gpu and not bf16,
+        "output_dir": output_dir, "report_to": "none", "use_cpu": not on_gpu, "bf16": bf16, "fp16": half and not bf16,
         "gradient_checkpointing": False, "disable_tqdm": True, "weight_decay": 0.0,
     }  # fmt: skip
+
+
+def _tokens_that_fit(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1536
+    return min(16384, 256 * (torch.cuda.get_device_properties(device).total_memory >> 30))
 
 
 def _uses_prefix_trees(policy: Policy) -> bool:

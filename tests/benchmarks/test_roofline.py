@@ -6,10 +6,10 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import Qwen3Config, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from art_nb.training.policy import Policy
-from benchmarks import rollout, roofline
+from benchmarks import large_base, rollout, roofline
 from benchmarks.gathering import BASE
 
 LENGTH, ROWS = 12, 3
@@ -83,3 +83,14 @@ def test_a_quick_run_has_a_share_and_where_the_time_went(monkeypatch):
         assert min(numbers["time"].values()) >= 0  # the rest counts as Python, so a time counted twice makes it negative
         assert numbers["time"]["matmul"] > 0 and numbers["time"]["templates"] > 0
     assert played["time"]["environment"] > 0 == learned["time"]["environment"]
+
+
+@torch.no_grad()
+def test_the_large_base_predicts_what_the_nano_model_predicts():
+    small = AutoModelForCausalLM.from_pretrained(BASE).eval()
+    large = large_base.embed(small, layers=6, width=256, vocabulary=1000).eval()
+    ids = torch.randint(3, 570, (2, 400), generator=torch.Generator().manual_seed(0))  # longer than the window of attention
+    expected, found = small(ids).logits.softmax(-1), large(ids).logits.softmax(-1)
+    used = expected.shape[-1]
+    assert found[..., used:].sum(-1).max() < 1e-6
+    assert (found[..., :used] - expected).abs().sum(-1).max() < 0.1

@@ -65,8 +65,10 @@ def forward(cache, plain, slots, counts, kept, windows, draws):
 @pytest.mark.parametrize("few", [0, 8, 1000], ids=["a call per slot", "mixed", "a mask per slot"])
 @pytest.mark.parametrize("window", [None, 5])
 @pytest.mark.parametrize("seed", range(4))
-def test_random_forwards_equal_reference_attention(seed, window, few, monkeypatch):
+@pytest.mark.parametrize("grouped", [SlotCache._grouped, SlotCache._padded_groups], ids=["as on a CPU", "as on a GPU"])
+def test_random_forwards_equal_reference_attention(seed, window, few, grouped, monkeypatch):
     monkeypatch.setattr(kv_cache, "MAX_MASKED", few)
+    monkeypatch.setattr(SlotCache, "_grouped", grouped)
     choose, draws = random.Random(seed), torch.Generator().manual_seed(seed)
     cache, plain = SlotCache(SLOTS, LAYERS, torch.device("cpu")), [Plain() for _ in range(SLOTS)]
     for _ in range(12):

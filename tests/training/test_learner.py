@@ -190,7 +190,7 @@ def ours(checkpoint, *, rate, beta=0.0, updates=1, tokens=8192, rows=None, confi
 def assert_same(theirs, mine, rate):
     assert max(moved.abs().max() for moved in theirs[1].values()) > 1e-2 * rate
     for name, value in [(n, theirs[0][n]) for n in ("loss", *METRICS) if n in theirs[0]]:
-        assert mine[0][name] == pytest.approx(value, abs=1e-5), name
+        assert mine[0][name] == pytest.approx(value, rel=1e-5, abs=1e-5), name  # float32 has 1.2e-7, over many tokens
     for name, moved in theirs[1].items():
         difference = (mine[1][name] - moved).abs().max().item() / rate
         size = moved.abs().max().item() / rate

@@ -8,15 +8,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny_models import FAMILIES, make_checkpoint, make_tokenizer
 
 import art_nb as art
 from art_nb.inference.sampler import Sampler
 from art_nb.training import policy as policy_module
-from art_nb.training import precision
+from art_nb.training import precision, state
 from art_nb.training.learner import Learner
 from art_nb.training.policy import load_policy
 from art_nb.training.sequences import TokenSequence, build_sequences
+from art_nb.training.trainer import trl_settings
 from art_nb.types import TrainConfig
 
 needs_unsloth = pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not installed")
@@ -330,6 +332,40 @@ def test_auto_uses_unsloth_if_it_can_be_imported(checkpoints, monkeypatch):
     monkeypatch.setattr(policy_module, "_import_unsloth", broken)
     with pytest.warns(UserWarning, match=r"Unsloth does not start here \(NotImplementedError: needs a GPU\)"):
         assert load_policy(checkpoints["qwen3"]).engine == "transformers"
+
+
+@pytest.mark.parametrize(
+    ("given", "stored", "engine"),
+    [({}, torch.float32, "transformers"), ({}, torch.bfloat16, "unsloth"), ({"dtype": "float16"}, torch.float32, "unsloth")],
+)
+def test_on_a_gpu_auto_keeps_weights_in_float32_as_they_are(given, stored, engine, monkeypatch):
+    monkeypatch.setattr(policy_module.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(policy_module, "_import_unsloth", lambda: None)
+    monkeypatch.setattr(policy_module, "_stored_dtype", lambda name, init_args: stored)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert policy_module._best_engine("a model", given) == engine
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert policy_module._best_engine("a model", given) == "unsloth"
+
+
+@pytest.mark.parametrize(
+    ("stored", "supported", "bf16", "fp16"),
+    [(torch.float32, True, False, False), (torch.bfloat16, True, True, False), (torch.bfloat16, False, False, True)],
+)
+def test_the_precision_of_training_on_a_gpu(stored, supported, bf16, fp16, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
+    found = trl_settings(SimpleNamespace(device=torch.device("cuda"), model=SimpleNamespace(dtype=stored)), "out")
+    assert (found["bf16"], found["fp16"], found["use_cpu"]) == (bf16, fp16, False)
+
+
+def test_an_adapter_is_read_to_the_device_of_its_policy(checkpoints, tmp_path, monkeypatch):
+    policy = load_policy(checkpoints["qwen3"], engine="transformers")
+    policy.model.save_pretrained(tmp_path, selected_adapters=["default"], save_embedding_layers=False)
+    devices = []
+    monkeypatch.setattr(state, "load_file", lambda path, device: devices.append(device) or load_file(path))
+    monkeypatch.setattr(type(policy), "device", torch.device("cuda:0"))
+    state.read_adapter(policy, tmp_path)
+    assert devices == ["cuda:0"]
 
 
 @pytest.mark.parametrize(("seconds", "faster"), [(0.25, True), (0.9, False), (2.0, False)])
