@@ -2,8 +2,9 @@
 
 `python -m benchmarks.large_base FOLDER` writes it in seconds. Size and vocabulary are those of
 https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json; the weights of data/nano lie in a corner of the first four
-layers' matrices, the rest is random numbers that change nothing. It therefore computes the same logits as data/nano, at the
-cost of the larger model. What differs from Qwen3-0.6B: three layers attend to the last 256 tokens only, as in data/nano.
+layers' matrices, the rest is random numbers that change nothing. It therefore computes the same logits as data/nano, up to
+the rounding of bfloat16, at the cost of the larger model. One weight is too large for float16. What differs from Qwen3-0.6B:
+three layers attend to the last 256 tokens only, as in data/nano.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - after the lines above, a
 from trl.trainer import utils as trl_utils  # noqa: E402
 
 from art_nb.training.policy import Policy, load_policy  # noqa: E402
+from art_nb.training.trainer import trl_settings  # noqa: E402
 
 
 def stock_policy(base: str, seed: int, engine: str = "transformers") -> Policy:
@@ -47,10 +48,11 @@ def stock_trainer(
     """
     from datasets import Dataset
 
-    bf16 = policy.device.type == "cuda" and policy.model.dtype == torch.bfloat16  # as ours
+    ours = trl_settings(policy, str(folder))
     common = {
         "output_dir": str(folder), "report_to": "none", "save_strategy": "no", "logging_strategy": "no",
-        "disable_tqdm": True, "use_cpu": policy.device.type == "cpu", "bf16": bf16, "gradient_checkpointing": False,
+        "disable_tqdm": True, **{name: ours[name] for name in ("use_cpu", "bf16", "fp16")},
+        "gradient_checkpointing": False,
         "lr_scheduler_type": "constant", "weight_decay": 0.0, "temperature": 1.0, "shuffle_dataset": False,
     }  # fmt: skip
     if not (environment or reward):

@@ -16,6 +16,8 @@ from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 ATTENTION = "art_nb_slots"
+FEW = 16  # new tokens of a slot that share a padded call: a step with MAX_SPECULATED tokens has one more
+MAX_SCORES = 2**26  # of a padded call, for one head
 MAX_MASKED = 8  # new tokens per slot up to which one masked call for unequal slots is faster than a call per slot
 
 
@@ -93,7 +95,7 @@ class SlotGroup:
 
 
 class PaddedGroup:
-    """Slots in one attention call, padded to the same number of new tokens: for a GPU, where a call costs as much as many.
+    """Slots in one attention call, padded to one number of new tokens: on a GPU kernel launches cost more than padding.
 
     slots, news, ends: of each slot, as in `SlotGroup`. tokens: (M,), their query tokens in the packed row.
     """
@@ -150,7 +152,8 @@ class SlotCache(Cache):
         raises `lengths` by the number of tokens to keep.
         """
         ends = [self.lengths[slot] + count for slot, count in zip(slots, counts, strict=True)]
-        self.groups, self.last_groups = self._grouped(slots, counts, ends), self._grouped(slots, outputs, ends)
+        self.groups = self._grouped(slots, counts, ends)
+        self.last_groups = self.groups if outputs == counts else self._grouped(slots, outputs, ends)
         self.needed = (slots[-1] + 1, max(ends))
         slot, end, count, output = (torch.tensor(x) for x in (slots, ends, counts, outputs))
         rows = slot.repeat_interleave(count), _ranges(end - count, count), _ranges(count.cumsum(0) - output, output)
@@ -171,12 +174,15 @@ class SlotCache(Cache):
         return groups
 
     def _padded_groups(self, slots: list[int], news: list[int], ends: list[int]) -> list[PaddedGroup]:
-        """Return a group of the slots with up to `MAX_MASKED` new tokens, and one for each doubling of their number."""
-        begins, by_size = np.cumsum([0, *news]), defaultdict(list)
+        """Return groups of slots with up to `FEW` new tokens, and of each doubling of it, at most `MAX_SCORES` in each."""
+        begins, by_size, high = np.cumsum([0, *news]), defaultdict[int, list[list[int]]](list), max(ends)
         for i, new in enumerate(news):
-            by_size[max(MAX_MASKED, 1 << (new - 1).bit_length())].append(i)
+            groups = by_size[size := max(FEW, 1 << (new - 1).bit_length())]
+            if not groups or (len(groups[-1]) + 1) * size * high > MAX_SCORES:
+                groups.append([])
+            groups[-1].append(i)
         found = []
-        for members in by_size.values():
+        for members in (each for groups in by_size.values() for each in groups):
             own_slots, own_news, own_ends = ([each[i] for i in members] for each in (slots, news, ends))
             tokens = torch.cat([torch.arange(begins[i], begins[i + 1]) for i in members])
             found.append(PaddedGroup(own_slots, own_news, own_ends, tokens, self.device))

@@ -28,7 +28,7 @@ from trl import GRPOTrainer, SFTTrainer  # noqa: E402, F401
 
 from art_nb.inference.policies import MultiLoraModel, NamedPolicy  # noqa: E402
 from art_nb.training import sampling_models  # noqa: E402
-from art_nb.training.precision import dtype_on_cpu  # noqa: E402
+from art_nb.training.precision import dtype_on_cpu, dtype_on_gpu  # noqa: E402
 
 SMALL_MODEL = 20_000_000  # base models with fewer parameters have defaults of their own
 # Arguments of Unsloth's `from_pretrained` that transformers does not have.
@@ -93,7 +93,7 @@ def load_policy(
         in float32, which it would convert to half precision.
     init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, revision, ...).
         Code that comes with a model is run only with trust_remote_code=True. The
-        default dtype is the stored one on a GPU; on a CPU float32, or with transformers that of `dtype_on_cpu`.
+        default dtype on a GPU is that of `dtype_on_gpu`; on a CPU float32, or with transformers that of `dtype_on_cpu`.
     peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Not for an adapter.
     seed: of the adapter's random initialisation.
 
@@ -105,10 +105,11 @@ def load_policy(
         raise ValueError(f"engine is {engine!r}: expected 'auto', 'unsloth' or 'transformers'")
     is_local = Path(name).exists()
     try:
-        engine = _best_engine(name, init_args or {}) if engine == "auto" else engine
+        init_args = {"trust_remote_code": False, **(init_args or {})}
+        engine = _best_engine(name, init_args) if engine == "auto" else engine
         load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
         with progress_bars(not is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-            model, tokenizer = load(name, {"trust_remote_code": False, **(init_args or {})}, dict(peft_args or {}), seed)
+            model, tokenizer = load(name, init_args, dict(peft_args or {}), seed)
     except OSError as error:
         if not is_local:
             error.add_note(f"{name!r} was interpreted as a name on the hub, because {Path.cwd()} contains no such folder.")
@@ -162,7 +163,8 @@ def _model_name(base_model: str | os.PathLike) -> str:
 def _best_engine(name: str, init_args: dict) -> str:
     if importlib.util.find_spec("unsloth") is None:
         return "transformers"
-    if torch.cuda.is_available() and init_args.get("dtype") is None and _stored_dtype(name, init_args) == torch.float32:
+    as_stored = not init_args.get("load_in_4bit") and init_args.get("dtype") is None
+    if torch.cuda.is_available() and as_stored and _stored_dtype(name, init_args) == torch.float32:
         return "transformers"
     try:
         _import_unsloth()
@@ -179,7 +181,7 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
     on_gpu = torch.cuda.is_available()
     tokenizer = _load_tokenizer(name, **_source(init_args))
     if init_args.get("dtype") is None:
-        init_args["dtype"] = "auto" if on_gpu else dtype_on_cpu(_stored_dtype(name, init_args))
+        init_args["dtype"] = (dtype_on_gpu if on_gpu else dtype_on_cpu)(_stored_dtype(name, init_args))
     if on_gpu:
         init_args.setdefault("device_map", {"": torch.cuda.current_device()})
     checkpointing = init_args.pop("use_gradient_checkpointing", False)

@@ -1,4 +1,4 @@
-"""The dtype of a model on a CPU: some multiply bfloat16 up to four times as fast as float32, others slower."""
+"""The dtype of a model: some CPUs multiply bfloat16 up to four times as fast as float32, and older GPUs only emulate it."""
 
 import functools
 import time
@@ -13,6 +13,16 @@ MAX_TIME_RATIO = 0.7  # to float32: a gain worth the lost precision, and larger 
 def dtype_on_cpu(stored: torch.dtype | None) -> torch.dtype:
     """Return bfloat16 if a model is stored in it and this CPU multiplies it clearly faster, else float32."""
     return torch.bfloat16 if stored == torch.bfloat16 and multiplies_bfloat16_faster() else torch.float32
+
+
+def dtype_on_gpu(stored: torch.dtype | None) -> torch.dtype | str:
+    """Return float16 if a model is stored in bfloat16 and this GPU (a T4, say) only emulates it, else "auto": as stored."""
+    return torch.float16 if stored == torch.bfloat16 and not has_bfloat16() else "auto"
+
+
+def has_bfloat16() -> bool:
+    """Whether this GPU computes in bfloat16."""
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 @functools.cache

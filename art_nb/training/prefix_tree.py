@@ -39,12 +39,12 @@ def tree_attention(module, query, key, value, attention_mask, prefix_tree=None, 
 
 
 def _uses_flex_attention(query: torch.Tensor) -> bool:
-    """Whether FlexAttention computes the tree: for half precision, on GPUs for which Triton compiles it well.
+    """Whether FlexAttention computes the tree. Small models, in float32, would spend more time compiling than training."""
+    return not _on_cpu(query) and query.dtype != torch.float32
 
-    Small models in float32 would wait longer for the compiler than for the training.
-    """
-    on_gpu = query.device.type == "cuda" and query.dtype != torch.float32
-    return on_gpu and torch.cuda.get_device_capability(query.device) >= (8, 0)
+
+def _on_cpu(query: torch.Tensor) -> bool:
+    return query.device.type == "cpu"
 
 
 AttentionInterface.register(ATTENTION, tree_attention)
@@ -138,8 +138,7 @@ class PrefixTree:
         nodes that are not needed get 0.
         """
         heads, kv_heads, given = query.shape[1], key.shape[1], query.dtype
-        on_cpu = query.device.type == "cpu"
-        dtype = torch.promote_types(given, self.dtype) if on_cpu else given
+        dtype = torch.promote_types(given, self.dtype) if _on_cpu(query) else given
         query, key, value = (x[0].transpose(0, 1).flatten(1).to(dtype) for x in (query, key, value))
         plan, outputs = self._plan(window, last, dtype), []
         for call in plan.calls:
@@ -147,7 +146,7 @@ class PrefixTree:
             k, v = (x.index_select(0, call.keys) for x in (key, value))
             k, v = (x.view(call.tiles, -1, kv_heads, x.shape[1] // kv_heads) for x in (k, v))
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            if not on_cpu:  # where the kernels that save memory need as many heads of keys as of queries
+            if not _on_cpu(query):  # where the kernels that save memory need as many heads of keys as of queries
                 k, v = (x.repeat_interleave(heads // kv_heads, 1) for x in (k, v))
             out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != k.shape[1])
             outputs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))

@@ -19,6 +19,7 @@ from art_nb.training.fused_lora import fused_lora
 from art_nb.training.grpo import entropy
 from art_nb.training.micro_batches import collate, split_sequences
 from art_nb.training.policy import Policy
+from art_nb.training.precision import has_bfloat16
 from art_nb.training.prefix_tree import enable_tree_attention, supports_prefix_trees
 from art_nb.training.process_group import SingleProcess
 from art_nb.training.sequences import TokenSequence
@@ -55,10 +56,13 @@ class SequenceTrainer:
         base.__dict__.pop("forward", None)
         if own_forward is not None:
             base.forward = own_forward
+        for parameter in policy.model.parameters() if self.args.fp16 else ():
+            if parameter.requires_grad:  # TRL makes those of 4-bit models bfloat16, which no gradient scaler takes
+                parameter.data = parameter.data.float()
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances an MoE router, which no adapter changes
-        self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or _tokens_that_fit(policy.device)
+        self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or tokens_that_fit(policy.device)
         self.as_tree = _uses_prefix_trees(policy)
         self.current_gradient_accumulation_steps = 1
         self.create_optimizer()  # type: ignore[attr-defined]  # transformers' Trainer
@@ -181,11 +185,16 @@ class SequenceTrainer:
 
     def _take_step(self, loss: float, learning_rate: float) -> float:
         """Clip the gradients and apply them. Returns their norm before clipping."""
-        norm = float(self.accelerator.clip_grad_norm_(self.model.parameters(), self.args.max_grad_norm or math.inf))
+        scaler = self.accelerator.scaler
+        if scaler is not None:  # Accelerate's clip_grad_norm_ would look at the process-wide precision, see `forward_batch`
+            scaler.unscale_(self.optimizer.optimizer)
+        trained = [p for p in self.model.parameters() if p.grad is not None]
+        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.args.max_grad_norm or math.inf))
         # In fp16 the gradient scaler skips a step that overflows, by design.
-        scaled = self.accelerator.scaler is not None
-        if not math.isfinite(loss) or not (math.isfinite(norm) or scaled):
+        if not math.isfinite(loss) or not (math.isfinite(norm) or scaler is not None):
             self.optimizer.zero_grad(set_to_none=True)
+            if scaler is not None:
+                scaler.update()
             raise FloatingPointError(f"loss {loss}, gradient norm {norm}: the step was not taken")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -213,24 +222,29 @@ def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
     """
     on_gpu = policy.device.type == "cuda"
     half = on_gpu and policy.model.dtype != torch.float32
-    bf16 = half and torch.cuda.is_bf16_supported(including_emulation=False)
+    bf16 = half and has_bfloat16()
     return {
         "output_dir": output_dir, "report_to": "none", "use_cpu": not on_gpu, "bf16": bf16, "fp16": half and not bf16,
         "gradient_checkpointing": False, "disable_tqdm": True, "weight_decay": 0.0,
     }  # fmt: skip
 
 
-def _tokens_that_fit(device: torch.device) -> int:
+def tokens_that_fit(device: torch.device) -> int:
+    """Return the default of `tokens_per_micro_batch`."""
     if device.type != "cuda":
         return 1536
     return min(16384, 256 * (torch.cuda.get_device_properties(device).total_memory >> 30))
 
 
 def _uses_prefix_trees(policy: Policy) -> bool:
-    """Whether the policy is trained on prefix trees. On a GPU Unsloth's own attention does not support them."""
-    unsloth_attention = policy.engine == "unsloth" and policy.device.type != "cpu"
-    base = policy.model.get_base_model()
-    if not unsloth_attention and supports_prefix_trees(base.base_model):
+    """Whether the policy is trained on prefix trees. On a GPU Unsloth's own attention does not support them.
+
+    In half precision they need FlexAttention, and that a GPU of compute capability 8.0: plain torch would store the keys of
+    a shared prefix for each sequence.
+    """
+    base, on_gpu = policy.model.get_base_model(), policy.device.type == "cuda"
+    old = on_gpu and base.dtype != torch.float32 and torch.cuda.get_device_capability(policy.device) < (8, 0)
+    if not old and not (on_gpu and policy.engine == "unsloth") and supports_prefix_trees(base.base_model):
         return True
     warnings.warn(
         f"{type(base).__name__} does not support prefix trees here: a prefix that sequences share is computed for each",

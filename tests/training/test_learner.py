@@ -9,6 +9,7 @@ import numpy
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.optimizer import AcceleratedOptimizer
 from openai.types.chat.chat_completion import Choice
 from tiny_models import make_checkpoint, with_moved_adapter
 from torch.nn.utils.rnn import pad_sequence
@@ -457,6 +458,28 @@ def test_a_loss_that_is_not_finite_changes_nothing(checkpoint):
         learner.learn(sequences, TrainConfig(learning_rate=1.0))
     assert str(learner.optimizer.state_dict()) == state
     assert all(torch.equal(p, before[n]) and p.grad is None for n, p in policy.model.named_parameters())
+
+
+def test_a_gradient_scaler_changes_neither_norm_nor_step(checkpoint):
+    """On a GPU without bfloat16 gradients are scaled. Here by torch's scaler for CPUs."""
+    found = []
+    for scaler in (None, torch.amp.GradScaler("cpu")):
+        policy = make_policy(checkpoint)
+        learner = make_learner(policy, max_grad_norm=0.01)
+        if scaler:
+            learner.accelerator.scaler = scaler
+            learner.optimizer = AcceleratedOptimizer(learner.optimizer, scaler=scaler)
+            broken = random_conversations()
+            broken[4].advantages = [math.inf] * len(broken[4].ids)
+            with pytest.raises(FloatingPointError, match="the step was not taken"):
+                learner.learn(broken, TrainConfig(learning_rate=1.0))
+        start = {n: p.detach().clone() for n, p in policy.model.named_parameters() if p.requires_grad}
+        metrics = learner.learn(random_conversations(), TrainConfig(learning_rate=1.0))
+        found.append((metrics["grad_norm"], change(policy, start)))
+    (norm, plain), (same_norm, scaled) = found
+    assert same_norm == pytest.approx(norm, rel=1e-5) and norm > 0.01
+    for name, moved in plain.items():
+        torch.testing.assert_close(scaled[name], moved, rtol=1e-4, atol=1e-7)
 
 
 def test_global_random_states_are_preserved_and_dropout_follows_the_seed(checkpoint):

@@ -18,7 +18,7 @@ from art_nb.training import precision, state
 from art_nb.training.learner import Learner
 from art_nb.training.policy import load_policy
 from art_nb.training.sequences import TokenSequence, build_sequences
-from art_nb.training.trainer import trl_settings
+from art_nb.training.trainer import tokens_that_fit, trl_settings
 from art_nb.types import TrainConfig
 
 needs_unsloth = pytest.mark.skipif(importlib.util.find_spec("unsloth") is None, reason="Unsloth is not installed")
@@ -356,6 +356,27 @@ def test_the_precision_of_training_on_a_gpu(stored, supported, bf16, fp16, monke
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
     found = trl_settings(SimpleNamespace(device=torch.device("cuda"), model=SimpleNamespace(dtype=stored)), "out")
     assert (found["bf16"], found["fp16"], found["use_cpu"]) == (bf16, fp16, False)
+
+
+def test_auto_reads_the_stored_dtype_without_running_code_of_the_model(checkpoints, monkeypatch):
+    given = []
+    monkeypatch.setattr(policy_module, "_best_engine", lambda name, init_args: given.append(dict(init_args)) or "transformers")
+    load_policy(checkpoints["qwen3"])
+    assert given == [{"trust_remote_code": False}]
+
+
+def test_on_a_gpu_without_bfloat16_models_are_loaded_in_float16(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
+    assert precision.dtype_on_gpu(torch.bfloat16) == torch.float16
+    assert precision.dtype_on_gpu(torch.float32) == precision.dtype_on_gpu(None) == "auto"
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
+    assert precision.dtype_on_gpu(torch.bfloat16) == "auto"
+
+
+@pytest.mark.parametrize(("gib", "tokens"), [(14, 3584), (79, 16384)])
+def test_micro_batches_are_smaller_on_a_smaller_gpu(gib, tokens, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=gib << 30))
+    assert tokens_that_fit(torch.device("cuda")) == tokens and tokens_that_fit(torch.device("cpu")) == 1536
 
 
 def test_an_adapter_is_read_to_the_device_of_its_policy(checkpoints, tmp_path, monkeypatch):

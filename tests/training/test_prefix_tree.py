@@ -143,7 +143,9 @@ def brute_force(query, key, value, tree, scaling, window):
 
 @pytest.mark.parametrize("window", [None, 1, 4, 10**6])
 @pytest.mark.parametrize("queries", [3, 256])
-def test_attention_equals_brute_force(monkeypatch, window, queries):
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_attention_equals_brute_force(monkeypatch, window, queries, on_cpu):
+    monkeypatch.setattr(prefix_tree, "_on_cpu", lambda query: on_cpu)
     monkeypatch.setattr(prefix_tree, "MAX_QUERIES", queries)
     monkeypatch.setattr(prefix_tree, "CALL_COST", 20)
     tree, generator = PrefixTree(sorted_ids(7)), torch.Generator().manual_seed(0)
