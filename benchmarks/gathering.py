@@ -111,7 +111,7 @@ class RolloutTask:
 async def measure_ours(task: RolloutTask, folder: str, base: str, scenarios: list[Any], size: int) -> dict:
     """Gather the rollouts with an empty cache, after a warm-up with another model."""
     for name, turns in (("warm-up", 2), ("model", task.max_turns)):
-        model = await registered(folder, base, name)
+        model = await registered(folder, base, name, engine="transformers")  # as for stock TRL
         measured = await gather([[task.rollout(model, scenario, turns) for _ in range(size)] for scenario in scenarios])
     return measured | {task.metric: task.ours(measured["trajectories"])}
 

@@ -112,8 +112,9 @@ def games(model: art.TrainableModel, groups: int, size: int, turns: int) -> list
 
 async def measure_ours(folder: str, base: str, groups: int, size: int, turns: int) -> dict:
     """Gather the games with an empty cache, after a warm-up with another model."""
-    await gather(games(await registered(folder, base, "warm-up"), groups, size, turns=2))
-    return await gather(games(await registered(folder, base, "model"), groups, size, turns))
+    for name, length in (("warm-up", 2), ("model", turns)):
+        measured = await gather(games(await registered(folder, base, name, engine="transformers"), groups, size, length))
+    return measured
 
 
 async def turn_costs(folder: str, base: str, games: int, late: int, early: int = 10, pairs: int = 9) -> dict:
@@ -121,7 +122,7 @@ async def turn_costs(folder: str, base: str, games: int, late: int, early: int =
 
     Two sets of games are played up to those turns and then alternately, so that a slow phase of the machine affects both.
     """
-    model = await registered(folder, base, "long")
+    model = await registered(folder, base, "long", engine="transformers")
     sets = {first: [Play(model, first + seed, goes_on=True) for seed in range(games)] for first in (early, late)}
 
     async def turn(first: int) -> float:

@@ -272,12 +272,13 @@ def shares_of_time(run: Callable[[], Any]) -> dict[str, float]:
     with named_ranges(), profile(activities=activities) as profiler:
         seconds = timed(run)
     spent = dict.fromkeys([*KINDS, *RANGES], 0.0)
-    for event in profiler.key_averages():
+    events = profiler.key_averages()
+    for event in events:
         if kind := kind_of(event.key):
             spent[kind] += event.self_cpu_time_total / 1e6
     spent["python"] = seconds - sum(spent.values())
     if on_gpu:
-        kernels = [e for e in profiler.key_averages() if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
+        kernels = [e for e in events if e.device_type == DeviceType.CUDA and not e.is_user_annotation]
         spent["gpu"] = sum(event.self_device_time_total for event in kernels) / 1e6
     return {kind: 100 * each / seconds for kind, each in spent.items()}
 

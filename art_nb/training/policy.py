@@ -103,9 +103,8 @@ def load_policy(
     name = _model_name(base_model)
     if engine not in ("auto", "unsloth", "transformers"):
         raise ValueError(f"engine is {engine!r}: expected 'auto', 'unsloth' or 'transformers'")
-    is_local = Path(name).exists()
+    is_local, init_args = Path(name).exists(), {"trust_remote_code": False, **(init_args or {})}
     try:
-        init_args = {"trust_remote_code": False, **(init_args or {})}
         engine = _best_engine(name, init_args) if engine == "auto" else engine
         load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
         with progress_bars(not is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):

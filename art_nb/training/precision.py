@@ -17,12 +17,8 @@ def dtype_on_cpu(stored: torch.dtype | None) -> torch.dtype:
 
 def dtype_on_gpu(stored: torch.dtype | None) -> torch.dtype | str:
     """Return float16 if a model is stored in bfloat16 and this GPU (a T4, say) only emulates it, else "auto": as stored."""
-    return torch.float16 if stored == torch.bfloat16 and not has_bfloat16() else "auto"
-
-
-def has_bfloat16() -> bool:
-    """Whether this GPU computes in bfloat16."""
-    return torch.cuda.is_bf16_supported(including_emulation=False)
+    emulated = stored == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.float16 if emulated else "auto"
 
 
 @functools.cache

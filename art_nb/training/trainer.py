@@ -19,7 +19,6 @@ from art_nb.training.fused_lora import fused_lora
 from art_nb.training.grpo import entropy
 from art_nb.training.micro_batches import collate, split_sequences
 from art_nb.training.policy import Policy
-from art_nb.training.precision import has_bfloat16
 from art_nb.training.prefix_tree import enable_tree_attention, supports_prefix_trees
 from art_nb.training.process_group import SingleProcess
 from art_nb.training.sequences import TokenSequence
@@ -218,13 +217,12 @@ def summarize_updates(
 def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
     """Return the fields that are the same in every TRL configuration for this policy.
 
-    On a GPU weights in half precision are trained under autocast, in float16 where the GPU does not compute in bfloat16.
+    On a GPU weights in half precision are trained under autocast to their dtype.
     """
-    on_gpu = policy.device.type == "cuda"
-    half = on_gpu and policy.model.dtype != torch.float32
-    bf16 = half and has_bfloat16()
+    on_gpu, dtype = policy.device.type == "cuda", policy.model.dtype
     return {
-        "output_dir": output_dir, "report_to": "none", "use_cpu": not on_gpu, "bf16": bf16, "fp16": half and not bf16,
+        "output_dir": output_dir, "report_to": "none", "use_cpu": not on_gpu,
+        "bf16": on_gpu and dtype == torch.bfloat16, "fp16": on_gpu and dtype == torch.float16,
         "gradient_checkpointing": False, "disable_tqdm": True, "weight_decay": 0.0,
     }  # fmt: skip
 

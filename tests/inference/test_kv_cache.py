@@ -68,6 +68,8 @@ def forward(cache, plain, slots, counts, kept, windows, draws):
 @pytest.mark.parametrize("grouped", [SlotCache._grouped, SlotCache._padded_groups], ids=["as on a CPU", "as on a GPU"])
 def test_random_forwards_equal_reference_attention(seed, window, few, grouped, monkeypatch):
     monkeypatch.setattr(kv_cache, "MAX_MASKED", few)
+    monkeypatch.setattr(kv_cache, "FEW", few)
+    monkeypatch.setattr(kv_cache, "MAX_SCORES", 1000 * few)
     monkeypatch.setattr(SlotCache, "_grouped", grouped)
     choose, draws = random.Random(seed), torch.Generator().manual_seed(seed)
     cache, plain = SlotCache(SLOTS, LAYERS, torch.device("cpu")), [Plain() for _ in range(SLOTS)]
@@ -102,6 +104,17 @@ def test_slots_of_unequal_length_have_separate_calls():
     cache.lengths = [50, 2000, 50]
     cache.begin([0, 1, 2], [1, 1, 1], [1, 1, 1])
     assert [(g.first, g.last) for g in cache.groups] == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_on_a_gpu_slots_share_a_call_unless_it_would_be_large(monkeypatch):
+    cache = SlotCache(64, 1, torch.device("cpu"))
+    cache.lengths = [20 * slot for slot in range(64)]
+    news = [1 + slot % 9 for slot in range(64)]
+    step = list(range(64)), news, [a + b for a, b in zip(cache.lengths, news, strict=True)]
+    assert [group.size for group in cache._padded_groups(*step)] == [(64, 9)]
+    assert len(cache._grouped(*step)) == 64
+    monkeypatch.setattr(kv_cache, "MAX_SCORES", 10 * 16 * max(step[2]))
+    assert [group.size[0] for group in cache._padded_groups(*step)] == [10] * 6 + [4]
 
 
 def test_buffers_grow_on_demand_and_are_reused():

@@ -191,7 +191,7 @@ def ours(checkpoint, *, rate, beta=0.0, updates=1, tokens=8192, rows=None, confi
 def assert_same(theirs, mine, rate):
     assert max(moved.abs().max() for moved in theirs[1].values()) > 1e-2 * rate
     for name, value in [(n, theirs[0][n]) for n in ("loss", *METRICS) if n in theirs[0]]:
-        assert mine[0][name] == pytest.approx(value, rel=1e-5, abs=1e-5), name  # float32 has 1.2e-7, over many tokens
+        assert mine[0][name] == pytest.approx(value, abs=1e-5), name
     for name, moved in theirs[1].items():
         difference = (mine[1][name] - moved).abs().max().item() / rate
         size = moved.abs().max().item() / rate
@@ -246,13 +246,14 @@ def test_gspo_equals_trl(stock, checkpoint):
 
 
 def test_at_another_temperature_the_loss_equals_trls(stock, checkpoint, monkeypatch):
+    # A small step: after a large one the KL is above 10, and float32 rounds it by more than the tolerance.
     # TRL's own forward, where it has one, may have been compiled for another temperature.
     monkeypatch.setattr(stock.trainer, "_get_per_token_logps_and_entropies", partial(plain_forward, temperature=0.6))
-    theirs = stock(rate=0.3, updates=2, beta=0.3, loss_type="dapo", temperature=0.6)
+    theirs = stock(rate=0.1, updates=2, beta=0.3, loss_type="dapo", temperature=0.6)
     stock(rate=1.0, temperature=1.0)  # the fixture is shared
-    mine = ours(checkpoint, rate=0.3, updates=2, beta=0.3, tokens=40, loss_type="dapo", temperature=0.6)
-    assert_same(theirs, mine, 0.3)
-    assert mine[0]["entropy"] < ours(checkpoint, rate=0.3, updates=2, beta=0.3, loss_type="dapo")[0]["entropy"] - 0.1
+    mine = ours(checkpoint, rate=0.1, updates=2, beta=0.3, tokens=40, loss_type="dapo", temperature=0.6)
+    assert_same(theirs, mine, 0.1)
+    assert mine[0]["entropy"] < ours(checkpoint, rate=0.1, updates=2, beta=0.3, loss_type="dapo")[0]["entropy"] - 0.1
 
 
 def test_at_another_temperature_there_is_no_ratio_to_the_sampler(checkpoint):

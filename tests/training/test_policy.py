@@ -348,14 +348,12 @@ def test_on_a_gpu_auto_keeps_weights_in_float32_as_they_are(given, stored, engin
     assert policy_module._best_engine("a model", given) == "unsloth"
 
 
-@pytest.mark.parametrize(
-    ("stored", "supported", "bf16", "fp16"),
-    [(torch.float32, True, False, False), (torch.bfloat16, True, True, False), (torch.bfloat16, False, False, True)],
-)
-def test_the_precision_of_training_on_a_gpu(stored, supported, bf16, fp16, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: supported or including_emulation)
-    found = trl_settings(SimpleNamespace(device=torch.device("cuda"), model=SimpleNamespace(dtype=stored)), "out")
-    assert (found["bf16"], found["fp16"], found["use_cpu"]) == (bf16, fp16, False)
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_only_half_precision_on_a_gpu_is_trained_under_autocast(device, dtype):
+    found = trl_settings(SimpleNamespace(device=torch.device(device), model=SimpleNamespace(dtype=dtype)), "out")
+    bf16, fp16 = (device == "cuda" and dtype == each for each in (torch.bfloat16, torch.float16))
+    assert (found["bf16"], found["fp16"], found["use_cpu"]) == (bf16, fp16, device == "cpu")
 
 
 def test_auto_reads_the_stored_dtype_without_running_code_of_the_model(checkpoints, monkeypatch):
