@@ -130,8 +130,8 @@ class Learner(SequenceTrainer, GRPOTrainer):
         """Return log-probabilities and entropies (B, T) of the sampled tokens, in place of TRL's forward pass.
 
         In the first update TRL uses these log-probabilities as those of the sampling policy. Where they differ from the
-        sampler's, the sampler's are set here, before TRL looks for them: for tokens that another policy sampled, and in
-        bfloat16, where sampler and learner round differently and their probabilities differ by a few percent.
+        sampler's, the sampler's are set here, before TRL looks for them: for tokens that another policy sampled, and in a
+        lower precision than float32: there sampler and learner round differently, and probabilities differ by a few percent.
         """
         logprobs, entropies = self.forward_batch()
         if logprobs.requires_grad:

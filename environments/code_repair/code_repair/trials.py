@@ -70,7 +70,7 @@ def special_cases(problem: Problem, files: dict[str, str]) -> list[str]:
 
     They are found in the syntax tree: `==`, `in`, `is`, a `case` or a dictionary key with a literal of an example's call,
     together with an example's expected value that is returned or looked up. Not found are conditions on what examples have
-    in common (`len(text) == 5`) or on 0, 1, 2 and empty values, and computed answers: hidden tests detect these.
+    in common (`text.startswith("dd")`) or on 0, 1, 2 and empty values, and computed answers: hidden tests detect these.
     """
     inputs = {value for test in problem.visible for value in _literals(test.call)} - _PLAIN
     given = {
