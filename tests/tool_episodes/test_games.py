@@ -10,6 +10,7 @@ from scripted_client import ScriptedClient
 
 from art_nb.environments import BrokenEnvironment, environment_tools, rollout_environment
 from art_nb.environments.adapters import textarena as adapter
+from art_nb.environments.adapters.base import extra
 from art_nb.environments.adapters.gymnasium import GymnasiumEnvironment
 from art_nb.environments.adapters.textarena import TextArenaEnvironment, model_player, random_player
 
@@ -152,6 +153,12 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "gymnasium", None)
     with pytest.raises(ImportError, match=r"gymnasium is not installed: pip install 'art-nb\[gymnasium\]'"):
         GymnasiumEnvironment("FrozenLake-v1")
+
+
+def test_warnings_of_a_packages_own_code_are_not_shown(tmp_path, monkeypatch, recwarn):
+    (tmp_path / "written_long_ago.py").write_text('VALUE = 1 if "a" is "a" else 0')
+    monkeypatch.syspath_prepend(tmp_path)
+    assert extra("written_long_ago", "games").VALUE == 1 and not recwarn.list
 
 
 def test_the_tools_have_schemas():

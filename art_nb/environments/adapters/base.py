@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,7 +15,8 @@ RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 def extra(module: str, name: str) -> Any:
     """Import a package that an extra of art-nb installs. Raises: ImportError that names the extra."""
     try:
-        return importlib.import_module(module)
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of others' code, at its first import
+            return importlib.import_module(module)
     except ImportError as error:
         if error.name and error.name.partition(".")[0] != module.partition(".")[0]:
             raise

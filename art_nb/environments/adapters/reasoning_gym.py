@@ -20,8 +20,7 @@ def last_number(text: str) -> str | None:
 
 def last_line(text: str) -> str | None:
     """Return the last line that is not empty."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1] if lines else None
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), None)
 
 
 def tag(text: str) -> str | None:
@@ -92,8 +91,7 @@ class ReasoningGymEnvironment:
         if self._score is None:
             found = self._parse(text)
             self._parsed = found is not None
-            given = text.strip() if found is None else found
-            self._score = float(self._splits["train"].score_answer(given, self.item))
+            self._score = float(self._splits["train"].score_answer(text.strip() if found is None else found, self.item))
         return "Thank you."
 
     def get_reward(self) -> float:
