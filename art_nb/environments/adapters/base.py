@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -14,6 +15,8 @@ RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 
 def extra(module: str, name: str) -> Any:
     """Import a package that an extra of art-nb installs. Raises: ImportError that names the extra."""
+    if loaded := sys.modules.get(module):
+        return loaded  # without touching the filters of warnings: an environment is made for each rollout
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of others' code, at its first import
             return importlib.import_module(module)

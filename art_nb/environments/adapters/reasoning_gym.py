@@ -1,7 +1,5 @@
 """Generated tasks of reasoning-gym: a question, one answer, a score. Source: https://pypi.org/project/reasoning-gym."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Any
@@ -66,10 +64,8 @@ class ReasoningGymEnvironment:
             raise ValueError(f"size is {size:,}: expected 1 to {MAX_SIZE:,}, so that splits share no seed")
         self._parse, asks = PARSERS[parser] if isinstance(parser, str) else (parser, "")
         self._instruction = asks if instruction is None else instruction
-        gym = extra("reasoning_gym", "reasoning-gym")
-        self._splits = {
-            split: gym.create_dataset(dataset, seed=seed, size=size, **config) for split, seed in FIRST_SEED.items()
-        }
+        create = extra("reasoning_gym", "reasoning-gym").create_dataset
+        self._splits = {split: create(dataset, seed=seed, size=size, **config) for split, seed in FIRST_SEED.items()}
         self.size, self._parsed = size, False
         self.item: dict[str, Any] = {}
         self._score: float | None = None
