@@ -42,7 +42,7 @@ _SHARED_WITH_TRL = ("epsilon", "epsilon_high", "importance_sampling_level")
 class TrainConfig(pydantic.BaseModel):
     """Options of one `model.train` call. The first three fields are ART's, with ART's defaults.
 
-    learning_rate: of the optimizer. If not given, the backend uses the one measured for the policy's size.
+    learning_rate: of the optimizer. If not given, the backend chooses one by the policy's size.
     kl_penalty_coef: weight of the KL divergence from the base model (TRL's `beta`); 0 omits the term.
     grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
     scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.

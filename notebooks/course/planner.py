@@ -274,6 +274,6 @@ PUBLISHED = (
         (96.0, 96.0),
         "huggingface.co/knoveleng/Open-RS3: 7,000 samples, 42,000 outputs, 4 A40 in 24 hours, $42; arXiv:2503.16219; "
         "github.com/knoveleng/open-rs, recipes/grpo.yaml: 6 of each, answers of at most 3,584 tokens",
-        "how long answers were, below that limit; that the 24 hours were used up; that the KL penalty was on",
+        "how long answers were, up to the limit of 3,584 tokens; that all 24 hours were used; that the KL penalty was on",
     ),
 )
