@@ -4,6 +4,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import psutil
 import pytest
@@ -292,11 +294,11 @@ print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], *{c.l
 sys.stdin.read()
 """
 STRANGER = "import ray, sys; ray.init(address=sys.argv[1]); print(ray.get(ray.remote(lambda: 'code ran').remote()))"
-MINUTE = "60"  # a process with the token needs 5 s; one without asks again and again, for up to 14 minutes
+MINUTE = 60  # a process with the token needs 5 s; one without asks again and again, for up to 14 minutes
 
 
-def joins(address: str, env: dict[str, str]) -> subprocess.CompletedProcess:
-    command = ["timeout", MINUTE, sys.executable, "-c", STRANGER, address]
+def joins(address: str, env: dict[str, str], seconds: int = MINUTE) -> subprocess.CompletedProcess:
+    command = ["timeout", str(seconds), sys.executable, "-c", STRANGER, address]
     return subprocess.run(command, env=env, capture_output=True, text=True)
 
 
@@ -308,10 +310,12 @@ def test_a_process_without_the_token_cannot_join_a_cluster_that_was_started_here
         address, token, *listening = owner.stdout.readline().split()
         assert listening and set(listening) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
         here = clean | {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # looks for the node on the loopback interface
-        friend = joins(address, here | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token})
+        friend = joins(address, here | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}, 3 * MINUTE)
         assert "code ran" in friend.stdout, friend.stderr
-        for wrong in (here, here | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}):
-            stranger = joins(address, wrong)
+        wrong = here, here | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+        with ThreadPoolExecutor() as pool:
+            strangers = list(pool.map(partial(joins, address), wrong))
+        for stranger in strangers:
             assert stranger.returncode != 0 and "code ran" not in stranger.stdout, stranger.stdout
     finally:
         owner.communicate("")

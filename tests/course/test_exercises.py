@@ -20,7 +20,7 @@ NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "ga
              "other_environments": "13_other_environments"}  # fmt: skip
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOLUTION = re.compile(r"<details><summary>Solution[^<]*</summary>\n\n```python\n(.*?)```\n(.*?)</details>", re.DOTALL)
-TRAINED = {"group_size", "kl_penalty", "collapse", "teacher", "criterion", "hole", "memorised", "silent"}  # half a minute each: checked once, in a kernel
+TRAINED = {"group_size", "kl_penalty", "collapse", "teacher", "criterion", "hole", "memorised", "silent", "hidden", "bonus"}  # half a minute each: checked once, in a kernel
 CHECK = re.compile(r'^check\("(\w+)", (\w+)\)$', re.MULTILINE)
 
 
