@@ -139,7 +139,7 @@ def test_a_choice_between_words_of_several_tokens_raises(base):
 
 
 def test_the_maker_of_the_real_models_adapter_reproduces_the_recorded_loss(monkeypatch):
-    """The first batch's loss equals the recorded one for any size of micro-batches."""
+    """The first batch's loss, in micro-batches of another size and without the backward passes, equals the recorded one."""
     import torch
 
     from art_nb.training.policy import load_policy

@@ -116,7 +116,7 @@ def test_the_first_notebook_runs_on_colab(way, colab, archive, tmp_path, monkeyp
         monkeypatch.setenv("ART_NB_ZIP", str(archive))
         monkeypatch.setattr(setup_cell, "repository", lambda: None)
     first.source = setup_cell.setup_cell()
-    until = "GroupView(" if way == "clone" else "doctor()"  # the two ways differ in how the files arrive
+    until = "GroupView(" if way == "clone" else "doctor()"  # both ways install the same; a clone is trained on, too
     last = next(i for i, cell in enumerate(cells) if cell.cell_type == "code" and until in cell.source)
     look = new_code_cell(
         "import os, anywidget, ipywidgets, art_nb\n"
