@@ -25,7 +25,7 @@ from art_nb.environments.tools import MalformedCall, clean, parse_arguments, too
 from art_nb.trajectories import Trajectory
 from art_nb.types import Messages
 
-NO_TOOLS = ("reset", "get_reward")
+NO_TOOLS, PROPERTIES = ("reset", "get_reward"), {"over", "plain_tool", "metrics", "progress"}
 
 
 def environment_tools(environment: Any) -> dict[str, dict]:
@@ -55,6 +55,8 @@ class _Episode:
         self.environment = await self._contract("its factory", factory)
         self.name = type(self.environment).__name__
         self.methods = _methods(self.environment)
+        if methods := sorted(PROPERTIES & self.methods.keys()):
+            raise BrokenEnvironment(f"{self.name}.{methods[0]} is a method, so a tool: expected a property. Add @property.")
         self.schemas = environment_tools(self.environment)
         if hasattr(self.environment, "__enter__"):
             await self._contract(f"{self.name}.__enter__", self.environment.__enter__)
@@ -87,8 +89,7 @@ class _Episode:
         """Call a tool. What the model did wrong, and what the tool raises, is the observation, as in TRL."""
         try:
             given = parse_arguments(self.schemas.values(), name, arguments)
-            what = f"tool {name} of {self.name}"
-            result = await self.calls.call(what, self.methods[name], self.environment, **given)
+            result = await self.calls.call(f"tool {name} of {self.name}", self.methods[name], self.environment, **given)
         except BrokenEnvironment:
             raise
         except Exception as error:
@@ -127,8 +128,7 @@ class _Episode:
             if isinstance(result, list) and any(isinstance(part, dict) and part.get("type") == "image" for part in result):
                 raise BrokenEnvironment(f"{what} of {self.name} returned an image: the model can be shown text only.")
         else:
-            kind = type(result).__name__
-            raise BrokenEnvironment(f"{what} of {self.name} returned {kind}: expected text, or what JSON can represent.")
+            raise BrokenEnvironment(f"{what} of {self.name} returned {type(result).__name__}: expected text or JSON values.")
         if (more := len(text) - self.max_observation) > 0:
             shown = f"the model saw {self.max_observation:,}"
             self.logs.append(f"{what} of {self.name} returned {len(text):,} characters; {shown}.")

@@ -16,8 +16,8 @@ from pathlib import Path
 from course.setup_venv import JUPYTER, ROOT, has_nvidia_gpu, lock_file, pins, project_table, requirements
 
 SETUP = f"{'python' if os.name == 'nt' else 'python3'} notebooks/course/setup_venv.py"
-NANO, NANO_EMAIL, NANO_CODE, NANO_SERVICE = (
-    ROOT / "data" / name for name in ("nano", "nano_email", "nano_code", "nano_service")
+NANO, NANO_EMAIL, NANO_CODE, NANO_SERVICE, NANO_TIC_TAC_TOE = (
+    ROOT / "data" / name for name in ("nano", "nano_email", "nano_code", "nano_service", "nano_tic_tac_toe")
 )
 SHOWN = ("transformers", "trl", "peft", "openai", "jupyterlab", "ipywidgets", "anywidget")
 ON_COLAB = "COLAB_RELEASE_TAG" in os.environ
@@ -69,6 +69,7 @@ def examine(nano: Path = NANO) -> Iterator[Finding]:
     yield nano_model(NANO_EMAIL, "email model")
     yield nano_model(NANO_CODE, "code model")
     yield nano_model(NANO_SERVICE, "service model")
+    yield nano_model(NANO_TIC_TAC_TOE, "tic-tac-toe")
     yield unsloth()
     yield chromium()
 

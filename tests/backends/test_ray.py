@@ -298,7 +298,7 @@ STRANGER = "import ray, sys; ray.init(address=sys.argv[1]); print(ray.get(ray.re
 MINUTE = 60  # a process with the token needs 5 s; one without asks again and again, for up to 14 minutes
 
 
-def joins(address: str, env: dict[str, str], seconds: int = MINUTE) -> subprocess.CompletedProcess:
+def joins(address: str, env: dict[str, str], seconds: int) -> subprocess.CompletedProcess:
     command = ["timeout", str(seconds), sys.executable, "-c", STRANGER, address]
     return subprocess.run(command, env=env, capture_output=True, text=True)
 

@@ -31,7 +31,7 @@ def test_finds_everything_here_and_imports_no_unsloth(nano):
     printed = subprocess.check_output([sys.executable, "-c", code, str(nano)], encoding="utf-8")
     can_run, imported, *subjects = printed.splitlines()[-1].split("|")
     assert (can_run, imported) == ("True", "False")
-    others = {"Python", "torch", "lock", "nano model", "email model", "code model", "service model", "Unsloth", "Chromium"}
+    others = {"Python", "torch", "lock", "nano model", "email model", "code model", "service model", "tic-tac-toe", "Unsloth", "Chromium"}
     assert set(subjects) == others | set(doctor.SHOWN)
     assert "intact, 2 files" in printed and "MISSING" not in printed
 

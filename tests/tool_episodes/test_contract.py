@@ -157,6 +157,11 @@ def surprise(self) -> str:
     return "boo"
 
 
+def over(self) -> bool:
+    """A method, where a property is expected."""
+    return False
+
+
 def add(self, number: int) -> str:
     """
     Add to the count.
@@ -196,6 +201,7 @@ BROKEN = {
     "no reward": (hostile(get_reward=lambda self: None), "Hostile.get_reward returned None: expected a finite number"),
     "NaN": (hostile(get_reward=lambda self: float("nan")), "Hostile.get_reward returned nan: expected a finite number"),
     "reward raises": (hostile(get_reward=raising), "Hostile.get_reward raised KeyError"),
+    "over is a method": (hostile(over=over), "Hostile.over is a method, so a tool: expected a property"),
     "tools change": (hostile(add=add), r"changed its tools during the episode \(before: add, double; now: add, double, surprise\)"),
 }  # fmt: skip
 

@@ -214,7 +214,8 @@ def load_swe_bench(folder: str | Path) -> list[RepositoryTask]:
 
 def _rows(folder: str | Path, name: str, needed: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     """Yield every row of the folder's files. Raises: ValueError if there is none, or one lacks a field."""
-    paths = [path for path in sorted(Path(folder).glob("*")) if path.name.endswith((".jsonl", ".jsonl.gz", ".json"))]
+    files = sorted(Path(folder).expanduser().glob("*"))
+    paths = [path for path in files if path.name.endswith((".jsonl", ".jsonl.gz", ".json"))]
     if not paths:
         raise ValueError(f"no .jsonl, .jsonl.gz or .json file in {folder}; put {name}'s published files there")
     for path in paths:

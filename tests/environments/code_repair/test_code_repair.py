@@ -366,7 +366,7 @@ SWE = {
 }  # fmt: skip
 
 
-def test_published_sets_load_and_run(tmp_path):
+def test_published_sets_load_and_run(tmp_path, monkeypatch):
     for name in "hms":
         (tmp_path / name).mkdir()
     (tmp_path / "h" / "HumanEval.jsonl.gz").write_bytes(gzip.compress(json.dumps(HUMAN_EVAL).encode()))
@@ -375,7 +375,9 @@ def test_published_sets_load_and_run(tmp_path):
     (tmp_path / "m" / "sanitized-mbpp.json").write_text(json.dumps([sanitized]))
     (tmp_path / "s" / "test.jsonl").write_text(json.dumps(SWE))
 
-    (double,) = published.load_human_eval(tmp_path / "h")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))  # of Windows
+    (double,) = published.load_human_eval("~/h")
     assert [(test.call, test.gives) for test in double.visible] == [("double(2)", "4"), ("double(0)", "0")]
     solved = {"solution.py": HUMAN_EVAL["prompt"] + HUMAN_EVAL["canonical_solution"]}
     box = task.course_sandbox()
