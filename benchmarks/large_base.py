@@ -3,8 +3,9 @@
 `python -m benchmarks.large_base FOLDER` writes it in seconds. Size and vocabulary are those of
 https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json; the weights of data/nano lie in a corner of the first four
 layers' matrices, the rest is random numbers that change nothing. It therefore computes the same logits as data/nano, up to
-the rounding of bfloat16, at the cost of the larger model. One weight is too large for float16. What differs from Qwen3-0.6B:
-three layers attend to the last 256 tokens only, as in data/nano.
+the rounding of bfloat16, at the cost of the larger model. What differs from Qwen3-0.6B: three layers attend to the last 256
+tokens only, as in data/nano, and the output head is a matrix of its own. Tied to the embedding it could tell the tokens that
+data/nano does not have only by a weight through which rounding errors reach every gradient.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3
 
 from benchmarks.gathering import BASE
 
-UNUSED = -30.0  # about the logit of a token that data/nano does not have
+UNUSED = -300.0  # the logit of a token that data/nano does not have, before the last norm divides it
+CONSTANT = 1e-3
 
 
 def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabulary: int = 151_936) -> Qwen3ForCausalLM:
@@ -30,7 +32,7 @@ def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabula
         num_attention_heads=16, num_key_value_heads=8, head_dim=size, layer_types=kinds,
         max_position_embeddings=old.max_position_embeddings,
         rope_parameters=old.rope_parameters, use_sliding_window=True, sliding_window=old.sliding_window, bos_token_id=None,
-        eos_token_id=old.eos_token_id, pad_token_id=old.pad_token_id, tie_word_embeddings=True,
+        eos_token_id=old.eos_token_id, pad_token_id=old.pad_token_id, tie_word_embeddings=False,
     )  # fmt: skip
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config)
@@ -60,12 +62,14 @@ def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabula
         # With four times the dimensions norms of queries and keys are halved, and scores are divided by twice as much.
         _put_norm(attention.q_norm.weight, own, source.self_attn.q_norm.weight * 0.5 * 2)
         _put_norm(attention.k_norm.weight, own, source.self_attn.k_norm.weight * 0.5)
-    table, marker = model.model.embed_tokens.weight.data, hidden  # a dimension that is constant, for the unused tokens
-    table.zero_()
-    table[: old.vocab_size, :hidden] = small.model.embed_tokens.weight.data
-    table[: old.vocab_size, marker], table[old.vocab_size :, marker] = 1e-3, -1.0
+    table, head, marker = model.model.embed_tokens.weight.data, model.lm_head.weight.data, hidden
+    for weights in (table, head):
+        weights.zero_()
+        weights[: old.vocab_size, :hidden] = small.model.embed_tokens.weight.data
+    # One dimension is constant. It gives the tokens that data/nano does not have their logit, and is small for the norm.
+    table[: old.vocab_size, marker], head[old.vocab_size :, marker] = CONSTANT, UNUSED
     _put_norm(model.model.norm.weight, inside, small.model.norm.weight * more)
-    model.model.norm.weight.data[marker] = -UNUSED * 1e4
+    model.model.norm.weight.data[marker] = 1 / CONSTANT
     return model
 
 

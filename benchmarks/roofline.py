@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import selectors
 import subprocess
@@ -52,6 +53,7 @@ from art_nb.training.prefix_tree import PrefixTree
 from art_nb.training.sequences import TokenSequence, build_sequences
 from benchmarks import rollout, rollout_code, rollout_email, rollout_real, rollout_service
 from benchmarks.batches import batch, gathered
+from benchmarks.game_2048 import rounded
 from benchmarks.gathering import BASE, RolloutTask, registered
 from benchmarks.result import print_result, say
 from benchmarks.rollout_code import CODE_BASE
@@ -392,6 +394,7 @@ def main() -> None:
     usual = [name for name in parts() if name != "training_games"]
     parser.add_argument("--parts", nargs="+", choices=list(parts()), default=usual)
     parser.add_argument("--base", default="", help="folder of the base model that plays 2048 (default: the nano model)")
+    parser.add_argument("--turns", type=int, default=40, help="turns per game in sampling_2048")
     parser.add_argument("--notebooks", nargs="+", metavar="NAME", help="measure the memory of these notebooks instead")
     a = parser.parse_args()
     if a.notebooks:
@@ -402,7 +405,8 @@ def main() -> None:
         numbers = {}
         for name in a.parts:
             say(name)
-            numbers[name] = parts(base=a.base)[name]()
+            numbers[name] = parts(turns=a.turns, base=a.base)[name]()
+            say(json.dumps(rounded(numbers[name])))
         return {"parts": numbers}
 
     print_result("roofline", all_parts)

@@ -28,7 +28,8 @@ def stock_policy(base: str, seed: int, engine: str = "transformers") -> Policy:
 
     engine: plain transformers and PEFT, or Unsloth in the dtype of the stored weights.
     """
-    return load_policy(base, engine=engine, init_args={"dtype": "auto"} if engine == "unsloth" else None, seed=seed)
+    as_stored = {"dtype": "auto"} if engine == "unsloth" and not torch.cuda.is_available() else None  # on a GPU the default
+    return load_policy(base, engine=engine, init_args=as_stored, seed=seed)
 
 
 def stock_trainer(

@@ -155,15 +155,15 @@ class PrefixTree:
 
     def block_mask(self, window: int | None) -> BlockMask:
         """Return FlexAttention's mask: each node attends to itself and its ancestors, within the window."""
-
-        def attends(batch, head, query, key):
-            ancestor = (key <= query) & (query < self.ends[key])
-            return ancestor if window is None else ancestor & (self.positions[query] - self.positions[key] < window)
-
         if window not in self._block_masks:
-            n, device = len(self), self.ids.device
-            compiled = device.type == "cuda"  # uncompiled, it allocates an N x N mask
-            self._block_masks[window] = create_block_mask(attends, None, None, n, n, device=device, _compile=compiled)
+            n, lowest = len(self), self.positions - (window - 1 if window else len(self))
+
+            def attends(batch, head, query, key):
+                return (key <= query) & (query < self.ends[key]) & (self.positions[key] >= lowest[query])
+
+            compiled = not _on_cpu(self.ids)  # with one formula and in one mode, so once; else it needs N x N bytes
+            with torch.no_grad(), torch.autocast(self.ids.device.type, enabled=False):
+                self._block_masks[window] = create_block_mask(attends, None, None, n, n, self.ids.device, _compile=compiled)
         return self._block_masks[window]
 
     def _plan(self, window: int | None, last: bool, dtype: torch.dtype) -> "AttentionPlan":

@@ -94,3 +94,19 @@ def test_the_large_base_predicts_what_the_nano_model_predicts():
     used = expected.shape[-1]
     assert found[..., used:].sum(-1).max() < 1e-6
     assert (found[..., :used] - expected).abs().sum(-1).max() < 0.1
+
+
+def test_rounding_errors_do_not_dominate_the_gradient_of_the_large_base():
+    small = AutoModelForCausalLM.from_pretrained(BASE).eval()
+    large = large_base.embed(small, layers=5, width=256, vocabulary=1000).to(torch.bfloat16).eval()
+    stream = []
+    hook = large.model.norm.register_forward_pre_hook(lambda module, arguments: stream.append(arguments[0].detach()))
+    ids = torch.randint(3, 570, (2, 100), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        large(ids)
+    hook.remove()
+    hidden = stream[0].requires_grad_()
+    logits = large.lm_head(large.model.norm(hidden)).float()
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flatten()).backward()
+    size = small.config.hidden_size
+    assert hidden.grad[..., size].norm() < 0.01 * hidden.grad[..., :size].norm()  # `size`: the dimension that is constant
