@@ -37,8 +37,7 @@ VALIDATION, TEST, PASSES, TRIES = 100, 200, 50, 8  # games; games for pass@k; k
 class TrainingRecipe:
     """Settings of training.
 
-    first_rate: the learning rate, which falls linearly over the steps; over the first `warm_up` it rises to that linearly.
-    temperature: of the answers in training.
+    first_rate: the learning rate, which falls linearly over the steps. temperature: of the answers in training.
     closeness: weight of the tiles' closeness to one corner in the reward of a move. board_value: what a board is worth,
     relative to the mean reward of its legal moves; the value of the board before a move is subtracted from the move's
     return (potential-based shaping: Ng, Harada and Russell, ICML 1999).
@@ -46,7 +45,6 @@ class TrainingRecipe:
 
     steps: int = 24
     first_rate: float = 3e-3
-    warm_up: int = 0
     turn_discount: float = 0.7
     temperature: float = 0.8
     closeness: float = 0.2
@@ -83,7 +81,7 @@ async def train_player(model: art.TrainableModel, recipe: TrainingRecipe) -> flo
     """Train by this recipe. Returns seconds."""
     configs = [
         art.TrainConfig(
-            learning_rate=min(1.0, (step + 1) / (recipe.warm_up + 1)) * decayed_rate(step, recipe.steps, recipe.first_rate),
+            learning_rate=decayed_rate(step, recipe.steps, recipe.first_rate),
             turn_discount=recipe.turn_discount,
             grpo={"temperature": recipe.temperature},
         )
