@@ -4,8 +4,9 @@
 https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json; the weights of data/nano lie in a corner of the first four
 layers' matrices, the rest is random numbers that change nothing. It therefore computes the same logits as data/nano, up to
 the rounding of bfloat16, at the cost of the larger model. What differs from Qwen3-0.6B: three layers attend to the last 256
-tokens only, as in data/nano, and the output head is a matrix of its own. Tied to the embedding it could tell the tokens that
-data/nano does not have only by a weight through which rounding errors reach every gradient.
+tokens only, as in data/nano, and the output head is not tied to the embedding (752 million parameters, not 596). A tied head
+would need one very large weight to suppress the tokens that data/nano does not have, and through it rounding errors would
+reach every gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3
 
 from benchmarks.gathering import BASE
 
-UNUSED = -300.0  # the logit of a token that data/nano does not have, before the last norm divides it
+UNUSED = -300.0  # logit of a token that data/nano does not have, times the root mean square of the last hidden state
 CONSTANT = 1e-3
 
 
@@ -66,7 +67,7 @@ def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabula
     for weights in (table, head):
         weights.zero_()
         weights[: old.vocab_size, :hidden] = small.model.embed_tokens.weight.data
-    # One dimension is constant. It gives the tokens that data/nano does not have their logit, and is small for the norm.
+    # One constant dimension gives these tokens a low logit; it is too small to change the norm.
     table[: old.vocab_size, marker], head[old.vocab_size :, marker] = CONSTANT, UNUSED
     _put_norm(model.model.norm.weight, inside, small.model.norm.weight * more)
     model.model.norm.weight.data[marker] = 1 / CONSTANT

@@ -16,7 +16,7 @@ searches of the mailbox by tool calls. `distinct_tokens` is the number of nodes 
 
 With `--other unsloth` stock TRL trains a model loaded by Unsloth, in the dtype of the stored weights. `--base` takes another
 base model. On a GPU `gib` is the largest memory that torch allocated on it, of ours with prefix trees and with padded rows.
-The seconds of each step are reported on stderr; on a GPU the first steps compile.
+Reports the seconds of each step on stderr; on a GPU the first step includes compilation.
 """
 
 from __future__ import annotations

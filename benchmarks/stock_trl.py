@@ -16,6 +16,7 @@ import torch
 # The first prevents a network request, the second a warning that environment_factory is experimental.
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+from transformers import AutoConfig  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - after the lines above, and before Unsloth can be imported
 from trl.trainer import utils as trl_utils  # noqa: E402
 
@@ -28,7 +29,7 @@ def stock_policy(base: str, seed: int, engine: str = "transformers") -> Policy:
 
     engine: plain transformers and PEFT, or Unsloth in the dtype of the stored weights.
     """
-    as_stored = {"dtype": "auto"} if engine == "unsloth" and not torch.cuda.is_available() else None  # on a GPU the default
+    as_stored = {"dtype": AutoConfig.from_pretrained(base).dtype} if engine == "unsloth" else None  # on a GPU not "auto"
     return load_policy(base, engine=engine, init_args=as_stored, seed=seed)
 
 

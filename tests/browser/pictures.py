@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(1800)]
 def save(locator, name: str, height: float = 9999) -> None:
     """Save the upper `height` pixels as a PNG. Asserts that it has less than 150 kB.
 
-    In all its colours: a palette of the most frequent ones loses that of a few dots.
+    It keeps all colours: a palette of the most frequent ones would lose the colour of a few small dots.
     """
     path = REPOSITORY / name
     picture = Image.open(io.BytesIO(locator.screenshot())).convert("RGB")

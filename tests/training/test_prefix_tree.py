@@ -168,7 +168,7 @@ def test_attention_of_bfloat16_is_computed_in_float32():
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("window", [None, 1, 4, 10**6])
 def test_the_mask_of_flex_attention_is_the_same(window):
     """The mask used on a GPU, evaluated with FlexAttention's unfused implementation."""
     tree, generator = PrefixTree(sorted_ids(7)), torch.Generator().manual_seed(0)
