@@ -161,8 +161,8 @@ class PrefixTree:
             def attends(batch, head, query, key):
                 return (key <= query) & (query < self.ends[key]) & (self.positions[key] >= lowest[query])
 
-            compiled = not _on_cpu(self.ids)  # else it allocates an N x N mask; in one mode, so as not to compile for each
-            with torch.no_grad(), torch.autocast(self.ids.device.type, enabled=False):
+            compiled = not _on_cpu(self.ids)  # uncompiled, it allocates an N x N mask
+            with torch.no_grad(), torch.autocast(self.ids.device.type, enabled=False):  # other modes would compile it again
                 self._block_masks[window] = create_block_mask(attends, None, None, n, n, self.ids.device, _compile=compiled)
         return self._block_masks[window]
 
