@@ -98,7 +98,7 @@ def text_games(model: art.TrainableModel, groups: int = 4, size: int = 16) -> li
 
 
 def searches(model: art.TrainableModel, groups: int = 16, size: int = 8) -> list:
-    """Return a step of notebook 04."""
+    """Return a step of notebook 04, with one reward for each search."""
     return [
         art.TrajectoryGroup(paid(model, question, "simple") for _ in range(size)) for question in questions("train", groups)
     ]

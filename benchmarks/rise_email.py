@@ -2,38 +2,42 @@
 
 `python -m benchmarks.rise_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and
 all samples), over the first 200 test questions, the columns of `rising.before_and_after` for `correct`; the rule is
-`email_search.players.heuristic_player`. `rises` has, each side at its best temperature and with a 95% interval (paired by
-question), `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and `turns`, the
-mean number of calls; `kinds`: see `by_kind`. The settings are the notebook's. `ratio` is the mean of `trained_best` over
-that of `untrained_best`. Use `--split val` to choose settings, so that the test questions stay unseen. `--reward` chooses
-the reward of training: `simple` is 1 for a correct answer, -1 for a malformed call and 0 for any other end; `art-e` is the
-published reward; `mild` is the same with a wrong answer rewarded like none (notebook 04 compares these three); `calls` has
-one reward per call, see `EmailSearch.progress`.
+`email_search.players.ordering_player`. `rises` has, each side at its best temperature and with a 95% interval (paired
+by question), `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and
+`turns`, the mean number of calls; `kinds`: see `by_kind`. The settings are the notebook's. `ratio` is the mean of
+`trained_best` over that of `untrained_best`. `control` compares `correct` of the untrained model with
+`email_search.players.avoid_giving_up` (before) and the trained model at its best temperature (after). Use `--split val`
+to choose settings, so that the test questions stay unseen. `--reward` chooses the reward of training: `calls` has one
+reward per call, see `EmailSearch.progress`; `simple` is 1 for a correct answer, -1 for a malformed call and 0 for any
+other end; `art-e` is the published reward; `mild` is the same with a wrong answer rewarded like none (notebook 04
+trains with `calls`, and compares `art-e` and `mild` over six steps).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 
 import art_nb as art
 from benchmarks.gathering import registered
+from benchmarks.paired import paired
 from benchmarks.rising import before_and_after, command, decayed_rate, of_seeds, reward_answers, rises
 from benchmarks.rollout_email import EMAIL_BASE
 from benchmarks.rollout_email import play as play_search
 from email_search import EmailSearch, Scenario, course_mailbox, scenarios
-from email_search.players import heuristic_player
+from email_search.players import avoid_giving_up, ordering_player
 from email_search.players import play as search
 
 STEPS, GROUPS, SIZE = 45, 16, 8  # groups per step, searches per group
-LEARNING_RATE = 2e-3
-TURN_DISCOUNT = None  # a number below 1 credits earlier calls with less of the reward; None credits all equally
-REWARDS = ("simple", "art-e", "mild", "calls")
+LEARNING_RATE = 1.5e-3
+TURN_DISCOUNT = None  # of all rewards but `calls`: below 1 credits earlier calls with less of it; None credits all equally
+REWARDS = ("calls", "simple", "art-e", "mild")
 QUESTIONS = {"test": 200, "val": 120}
 VALIDATION = 48  # questions that choose the temperature
 MEASURED = {"correct": 100, "sources_right": 100, "read_right": 100, "malformed": 100, "turns": 1}  # 100: percent
 
 
-def config(step: int, steps: int, reward: str = "simple", first: float = LEARNING_RATE) -> art.TrainConfig:
+def config(step: int, steps: int, reward: str = "calls", first: float = LEARNING_RATE) -> art.TrainConfig:
     """Return the settings of a step, counted from 0. first: the learning rate of the first step."""
     rate = decayed_rate(step, steps, first)
     if reward == "calls":
@@ -66,12 +70,18 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     def play(question: Scenario, temperature: float) -> Awaitable[art.Trajectory]:
         return paid(model, question, reward, temperature=temperature)
 
-    rule = [search(heuristic_player, EmailSearch(course_mailbox(), question)).metrics()["correct"] for question in questions]
+    client = avoid_giving_up(model.openai_client())
+    searches = (play_search(model, EmailSearch(course_mailbox(), question), client=client) for question in questions)
+    control = [trajectory.metrics["correct"] for trajectory in await asyncio.gather(*searches)]
+    rule = [search(ordering_player, EmailSearch(course_mailbox(), question)).metrics()["correct"] for question in questions]
     columns, before, after = await before_and_after(
         model, play, "correct", questions, scenarios("val", count or VALIDATION), scenarios("train"), configs, GROUPS, SIZE,
         MEASURED, rule,
     )  # fmt: skip
-    return {"seed": seed, **columns, "rises": rises(before, after, MEASURED), "kinds": by_kind(questions, after)}
+    return {
+        "seed": seed, **columns, "rises": rises(before, after, MEASURED), "kinds": by_kind(questions, after),
+        "control": paired(control, [metrics["correct"] for metrics in after]),
+    }  # fmt: skip
 
 
 def by_kind(questions: list[Scenario], found: list[dict[str, float]]) -> dict[str, list[int]]:

@@ -37,11 +37,11 @@ async def rollout(
     return await play(model, EmailSearch(course_mailbox(), scenario, max_turns), **request)
 
 
-async def play(model: art.TrainableModel, search: EmailSearch, **request: Any) -> art.Trajectory:
-    """Let the model make a search. request: overrides the default parameters of its requests."""
+async def play(model: art.TrainableModel, search: EmailSearch, client: Any = None, **request: Any) -> art.Trajectory:
+    """Let the model make a search. client: by default the model's. request: overrides the parameters of its requests."""
     request = {"model": model.get_inference_name(), "max_tokens": MAX_TOKENS, "temperature": 1.0} | request
     metadata = {"scenario": search.scenario.id}
-    return await environments.rollout(model.openai_client(), search, metadata=metadata, **request)
+    return await environments.rollout(client or model.openai_client(), search, metadata=metadata, **request)
 
 
 def answered(searches: list[art.Trajectory]) -> float:

@@ -125,7 +125,7 @@ class PaidForAnswers(EmailSearchEnvironment):
 def email() -> Skill:
     """Return the task of notebook 04. Both sides get reward 1 for a correct answer and 0 otherwise.
 
-    The notebook's penalty for malformed calls is left out, because these never reach an environment in TRL.
+    The notebook's rewards for each call are left out, because an environment of TRL has one reward.
     """
     training_questions = questions("train")
 

@@ -24,7 +24,7 @@ class Item(NamedTuple):
 ITEMS = {
     "nano": Item("data/nano", "data/nano/maker.py", "base model for 2048 (5 minutes on two cores)"),
     "nano_email": Item(
-        "data/nano_email", "data/nano_email/maker.py", "base model for email search (12 minutes on two cores)"
+        "data/nano_email", "data/nano_email/maker.py", "base model for email search (25 minutes on two cores)"
     ),
     "nano_tic_tac_toe": Item(
         "data/nano_tic_tac_toe", "data/nano_tic_tac_toe/maker.py", "base model for self-play (minutes on two cores)"

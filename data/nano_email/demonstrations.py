@@ -1,9 +1,9 @@
 """Demonstrations of the email task for the nano base model: how to search, read and answer, by a mediocre player.
 
-Its searches contain the question's keywords, or some of them, mostly sorted in an order that does not fit the question. It
-reads the listed mails, mostly from the top, and then gives up more often than it answers. It answers one of the values in a
-mail, not always of the right kind. Each call is well formed, none is skilled. The mailboxes are made like the course's, from
-other seeds, so no fact of the course's mailbox is shown.
+Its searches contain the question's keywords, or some of them. Their order fits the question somewhat more often than
+not (`ordered`), or does not depend on it. It reads the listed mails, mostly from the top, and then gives up more often
+than it answers. It answers one of the values in a mail, not always of the right kind. Each call is well formed, none is
+skilled. The mailboxes are made like the course's, from other seeds, so no fact of the course's mailbox is shown.
 """
 
 from __future__ import annotations
@@ -17,19 +17,21 @@ from pathlib import Path
 from data.demonstration import Demonstration, Recorder
 from email_search.environment import I_DONT_KNOW, TOOLS, EmailSearch, Scenario, first_message
 from email_search.mailbox import Mailbox, write_mailbox
+from email_search.questions import read_question
 from environments.email_search.maker.maker import make
 from environments.email_search.maker.words import EVENTS, KINDS, PAPERS, PASSES, SERIES, TRIPS
 
 PATIENCE = 7  # turns after which the player ends the search
+NEWEST_SHARE = {"first": 0.35, "": 0.5, "final": 0.65}  # by the value asked for: how often the newest mails come first
 TOPICS = EVENTS + PAPERS + PASSES + SERIES + TRIPS
 Answer = tuple[str, str]  # kind and value
 
 
 class DemonstrationsEmail:
-    """Draw searches in `mailboxes` made-up mailboxes."""
+    """Draw searches in `mailboxes` made-up mailboxes. ordered: see `mediocre_searcher`."""
 
-    def __init__(self, rng: random.Random, mailboxes: int = 4):
-        self.rng = rng
+    def __init__(self, rng: random.Random, mailboxes: int = 4, ordered: bool = False):
+        self.rng, self.ordered = rng, ordered
         self.questions: list[tuple[Mailbox, Scenario]] = []
         for _ in range(mailboxes):
             mails, scenarios = make(rng.randrange(1, 2**31))  # seed 0 is the course's own
@@ -48,12 +50,17 @@ class DemonstrationsEmail:
             recorder.call(name, arguments, observation)
             return observation
 
-        mediocre_searcher(self.rng, search.scenario, call)
+        mediocre_searcher(self.rng, search.scenario, call, self.ordered)
         return recorder.demonstration(self.rng, TOOLS)
 
 
-def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[..., str]) -> None:
-    """Play a search until it is answered. call: (tool's name, **arguments) -> observation."""
+def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[..., str], ordered: bool = False) -> None:
+    """Play a search until it is answered.
+
+    call: (tool's name, **arguments) -> observation. ordered: every search has an order, drawn by NEWEST_SHARE, and four of
+    five searches for a month have its dates. Otherwise half of the searches have an order, drawn regardless of the question,
+    and half have dates; data/real_email was trained on these.
+    """
     unread: list[str] = []
     values: list[Answer] = []
     last, turn = "", 0
@@ -73,12 +80,12 @@ def mediocre_searcher(rng: random.Random, scenario: Scenario, call: Callable[...
             last = unread.pop(0) if rng.random() < 0.9 else unread.pop(rng.randrange(len(unread)))
             values = _values(call("read_email", message_id=last))
         else:
-            unread = re.findall(r"^(m\d+) ", call("search_emails", **_query(rng, scenario)), re.MULTILINE)
+            unread = re.findall(r"^(m\d+) ", call("search_emails", **_query(rng, scenario, ordered)), re.MULTILINE)
             values = []
 
 
-def _query(rng: random.Random, scenario: Scenario) -> dict[str, str | int]:
-    """Return the arguments of a search: words of the question, a sender or dates if it names them, and any order."""
+def _query(rng: random.Random, scenario: Scenario, ordered: bool) -> dict[str, str | int]:
+    """Return the arguments of a search: words of the question, a sender or dates if it names them, and an order."""
     words = [word for word in re.findall(r"\w+", scenario.question) if word.lower() in scenario.about]
     words.sort(key=str.islower)  # a project before its topic
     if len(words) > 1:
@@ -89,9 +96,11 @@ def _query(rng: random.Random, scenario: Scenario) -> dict[str, str | int]:
     query: dict[str, str | int] = {"keywords": " ".join(words)}
     if scenario.sender and rng.random() < 0.5:
         query["from_addr"] = " ".join(re.findall(r"[A-Z]\w+", scenario.question)[1:3])
-    if scenario.after and rng.random() < 0.5:
+    if scenario.after and rng.random() < (0.8 if ordered else 0.5):
         query |= {"sent_after": scenario.after, "sent_before": scenario.before}
-    if (order := rng.random()) < 0.5:
+    if ordered:
+        query["sort"] = "newest" if rng.random() < NEWEST_SHARE[read_question(scenario.question).which] else "oldest"
+    elif (order := rng.random()) < 0.5:
         query["sort"] = "newest" if order < 0.22 else "oldest" if order < 0.44 else "relevance"
     if rng.random() < 0.1:
         query["max_results"] = rng.choice((1, 2, 3, 5))

@@ -2,7 +2,7 @@
 
 Its training data, from data/nano_service/demonstrations.py, show which calls can be executed, with words copied from the
 conversation: an item of the order, a variant, a payment method. Copying takes longest to learn, so the layers start from
-those of data/nano_email, which can copy.
+those of a model that can copy: start/, the data/nano_email of 2026-11-21.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from data.nano_email.maker import CHAT_TEMPLATE, AuxiliaryLosses
 from data.nano_email.maker import initial_model as untrained_model
 from data.nano_service.demonstrations import WORKPLACES, DemonstrationsService, opening_of
 
-EMAIL = Path(__file__).resolve().parents[1] / "nano_email"
+START = Path(__file__).resolve().with_name("start")
 DESKS = [place.desk for place in WORKPLACES.values()]
 ARGUMENT_WORDS = [place.words for place in WORKPLACES.values()] + [tuple(desk.payment_sources) for desk in DESKS]
 COPIED = sorted({word for words in ARGUMENT_WORDS for word in words})
@@ -55,21 +55,21 @@ def build_tokenizer(demonstrations: list[Demonstration], vocab_size: int = 1280)
 
 
 def initial_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCausalLM:
-    """Return the initial model: the layers of data/nano_email, and its embeddings for tokens with the same text.
+    """Return the initial model: the layers of START, and its embeddings for tokens with the same text.
 
-    Each other token gets the embedding of a nano_email token that does not exist here, so that the layers can process it.
+    Each other token gets the embedding of a token of START that does not exist here, so that the layers can process it.
     """
-    model, email = untrained_model(tokenizer, seed), AutoModelForCausalLM.from_pretrained(EMAIL)
-    vocabulary = AutoTokenizer.from_pretrained(EMAIL).get_vocab()
+    model, start = untrained_model(tokenizer, seed), AutoModelForCausalLM.from_pretrained(START)
+    vocabulary = AutoTokenizer.from_pretrained(START).get_vocab()
     free = sorted(vocabulary[text] for text in vocabulary.keys() - tokenizer.get_vocab().keys())
     random.Random(seed).shuffle(free)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name != "model.embed_tokens.weight":
-                parameter.copy_(email.get_parameter(name))
+                parameter.copy_(start.get_parameter(name))
         for text, token in sorted(tokenizer.get_vocab().items()):
             source = vocabulary[text] if text in vocabulary else free.pop()
-            model.model.embed_tokens.weight[token] = email.model.embed_tokens.weight[source]
+            model.model.embed_tokens.weight[token] = start.model.embed_tokens.weight[source]
     return model
 
 
@@ -145,7 +145,7 @@ Made by `python -m data nano_service` (data/nano_service/maker.py) in {minutes} 
 | task | {task} |
 | data | conversations generated during training by data/nano_service/demonstrations.py, with customers of a fictional shop and airline other than the course's; not stored |
 | content | the tools, and which calls can be executed. The target is a distribution over these calls: 0.15 extra for a careful clerk's call, 0.45 extra for a hurried clerk's, the rest uniform. Where both make the same call, it gets at least 0.6. Customers who want another variant of an item are twice as frequent as in the course |
-| initial weights | the layers of data/nano_email, which can copy words; its embeddings for tokens with the same text, and random ones of its other embeddings for the rest |
+| initial weights | the layers of the model in start/, the data/nano_email of 2026-11-21, which can copy words; its embeddings for tokens with the same text, and random ones of its other embeddings for the rest |
 | training | {steps} steps of about 4,096 tokens |
 | final answer loss minus the entropy of the targets | {answer_loss} nats per token |
 | well-formed calls in worlds that were not used in training | {well_formed:.1%} |

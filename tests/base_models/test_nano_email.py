@@ -1,6 +1,7 @@
 """The base model for email search: its demonstrations, tokenizer and attention loss. test_data.py trains it."""
 
 import random
+import re
 from itertools import pairwise
 
 import pytest
@@ -11,9 +12,11 @@ from art_nb.environments import parse_arguments
 from art_nb.inference.prompts import IncrementalTemplate
 from course.doctor import NANO_EMAIL
 from data.nano_email import maker as nano_email
-from data.nano_email.demonstrations import DemonstrationsEmail, mediocre_searcher
+from data.nano_email.demonstrations import NEWEST_SHARE, DemonstrationsEmail, mediocre_searcher
 from email_search.environment import TOOLS, EmailSearch, course_mailbox, scenarios
+from email_search.questions import MONTHS, PATTERNS, read_question
 from environments.email_search.maker.maker import make
+from environments.email_search.maker.words import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +26,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def demonstrations():
-    generator = DemonstrationsEmail(random.Random(5), mailboxes=1)
+    generator = DemonstrationsEmail(random.Random(5), mailboxes=1, ordered=True)
     return [generator() for _ in range(200)]
 
 
@@ -47,13 +50,53 @@ def test_demonstrations_contain_no_mail_of_the_courses_mailbox(demonstrations):
     assert len(theirs) > 5000 and not ours & theirs
 
 
-def test_the_searcher_is_mediocre():
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_searcher_is_mediocre(ordered):
+    """It answers a fifth of the questions. Its orders fit as often as NEWEST_SHARE says, or are drawn regardless of the question."""
     rng, correct, asked = random.Random(0), 0, scenarios("train")
+    orders: dict[str, list] = {version: [] for version in NEWEST_SHARE}
     for scenario in asked:
         search = EmailSearch(course_mailbox(), scenario)
-        mediocre_searcher(rng, scenario, lambda name, search=search, **given: search.call(name, given))
+
+        def call(name, search=search, scenario=scenario, **given):
+            if name == "search_emails":
+                orders[read_question(scenario.question).which].append(given.get("sort"))
+            return search.call(name, given)
+
+        mediocre_searcher(rng, scenario, call, ordered)
         correct += search.metrics()["correct"]
-    assert 0.15 < correct / len(asked) < 0.25  # a fifth
+    assert 0.15 < correct / len(asked) < 0.25
+    for version, drawn in orders.items():
+        assert drawn.count("newest") / len(drawn) == pytest.approx(NEWEST_SHARE[version] if ordered else 0.22, abs=0.08)
+        assert (None in drawn) == (not ordered)
+
+
+def test_what_a_question_asks_for_is_read_from_its_words():
+    finals = [re.escape(text).replace(r"\{e\}", ".+") for about in KINDS.values() for text in about.final]
+    for scenario in scenarios("train"):
+        kind, which, month = nano_email.question_classes(scenario.question)
+        assert re.search(PATTERNS[kind][1], scenario.answer if scenario.kind != "place" else f"to {scenario.answer}")
+        assert (which == 1) == (scenario.which == "first")
+        assert (which == 2) == any(re.fullmatch(final, scenario.question) for final in finals)
+        assert month == next((n for n, name in enumerate(MONTHS, 1) if f" {name} " in scenario.question), 0)
+
+
+def test_a_value_begins_with_the_same_token_everywhere(tokenizer):
+    """Alone, in a sentence and in a call. Its form shows the kind, except of amounts and counts, which both begin with digits."""
+
+    def first(value, text):
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        pieces = tokenizer.convert_ids_to_tokens(ids)
+        return pieces[next(i for i in range(len(ids)) if tokenizer.decode(ids[i:]).startswith(value))]
+
+    call = '<tool_call>{"name": "return_final_answer", "arguments": {"answer": "'
+    starts = {
+        "10:30": "10:", "2 October": "2 ", "Kate Winter": "Kate ", "room 317": "room ", "B417": "B", "Oslo": "Oslo",
+        "40 dollars": "40", "12 units": "12",
+    }  # fmt: skip
+    for value, start in starts.items():
+        for text in (value, f"It is {value}.", f'{call}{value}", "sources": ['):
+            assert first(value, text) == start, text
 
 
 def test_any_text_round_trips_and_numbers_are_split_into_pairs_of_digits(tokenizer):

@@ -1,6 +1,7 @@
 """The base model for customer service: its demonstrations, tokenizer and initial weights. test_data.py trains it."""
 
 import random
+from hashlib import sha256
 from itertools import pairwise
 from statistics import fmean
 
@@ -16,8 +17,9 @@ from customer_service.clerks import Clerk
 from customer_service.front_desk import FrontDesk
 from data.chat_format import encode
 from data.demonstration import Demonstration
+from data.item import SUMS, read_sums
 from data.nano_service.demonstrations import CARE, HASTE, WORKPLACES, DemonstrationsService, MediocreClerk, opening_of
-from data.nano_service.maker import WORDS, initial_model
+from data.nano_service.maker import START, WORDS, initial_model
 from data.nano_service.shop_demonstrations import shop_calls
 
 
@@ -120,17 +122,19 @@ def test_the_words_of_a_call_are_single_tokens_everywhere(tokenizer):
     assert all(len(tokenizer.encode(word, add_special_tokens=False)) == 1 for word in WORDS)
 
 
-def test_it_starts_from_the_email_models_layers(tokenizer):
+def test_it_starts_from_the_layers_of_an_earlier_email_model(tokenizer):
     from transformers import AutoModelForCausalLM
 
-    from course.doctor import NANO_EMAIL
-
-    model, email = initial_model(tokenizer, 0), AutoModelForCausalLM.from_pretrained(NANO_EMAIL)
+    model, email = initial_model(tokenizer, 0), AutoModelForCausalLM.from_pretrained(START)
     assert all(parameter.equal(email.get_parameter(name)) for name, parameter in model.named_parameters() if "embed" not in name)
-    there, here = (AutoTokenizer.from_pretrained(folder).get_vocab() for folder in (NANO_EMAIL, NANO_SERVICE))
+    there, here = (AutoTokenizer.from_pretrained(folder).get_vocab() for folder in (START, NANO_SERVICE))
     same = [text for text in here if text in there]
     ours, theirs = model.model.embed_tokens.weight, email.model.embed_tokens.weight
     assert len(same) > 300 and ours[[here[text] for text in same]].equal(theirs[[there[text] for text in same]])
+
+
+def test_the_start_is_complete():
+    assert read_sums(START) == {path.name: sha256(path.read_bytes()).hexdigest() for path in START.iterdir() if path.name != SUMS}
 
 
 def test_any_text_round_trips_and_the_template_only_appends(tokenizer, demonstrations):

@@ -5,6 +5,7 @@ import json
 import sys
 from functools import partial
 from statistics import NormalDist
+from types import SimpleNamespace
 
 import pytest
 from scripted_generation import ScriptedGeneration
@@ -16,6 +17,7 @@ from art_nb.inference.streaming import build_completion
 from benchmarks import gathering, rise_email, rise_real_email, rising, rollout, rollout_email
 from data.real_email_trained import maker as trained_maker
 from email_search import environment as task
+from email_search.players import avoid_giving_up
 
 QUESTIONS = task.scenarios("train", 2)
 COLUMNS = {  # that all benchmarks of learning share
@@ -125,16 +127,30 @@ def test_rollout_email(capsys):
         assert 1 <= result[f"{side}_turns"] <= task.MAX_TURNS and 0 <= result[f"{side}_answered"] <= 1
 
 
-@pytest.mark.parametrize("reward", ["mild", "art-e", "simple"])
+@pytest.mark.parametrize("reward", rise_email.REWARDS)
 def test_rise_email(capsys, monkeypatch, reward):
     """One training step on one group, after which no group has a signal; the evaluation must still run."""
     monkeypatch.setattr(rise_email, "GROUPS", 1)
     monkeypatch.setattr(rise_email, "SIZE", 2)
+    controlled = []
+
+    def counted(client):
+        control = avoid_giving_up(client, 2)
+
+        async def create(**request):
+            controlled.append(request)
+            return await control.chat.completions.create(**request)
+
+        return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+
+    monkeypatch.setattr(rise_email, "avoid_giving_up", counted)
     result = printed(capsys, "rise_email", lambda: rise_email.measure([0], "val", reward, steps=1, count=3))
     assert result.keys() == {"benchmark", "split", "reward", "runs", "ratio"}
     assert (result["split"], result["reward"]) == ("val", reward)
     (run,) = result["runs"]
-    assert run.keys() == {"seed", "kinds", "rises", *COLUMNS} and run["seconds"] > 0
+    assert run.keys() == {"seed", "kinds", "rises", "control", *COLUMNS} and run["seconds"] > 0
+    assert run["control"]["after"] == pytest.approx(run["trained_best"])
+    assert len(controlled) >= 3  # each question of the control had a call
     correct = run["rises"]["correct"]
     assert (correct["before"], correct["after"]) == pytest.approx((run["untrained_best"], run["trained_best"]))
     assert (correct["rise"], correct["low"]) == pytest.approx((run["rise_value"], run["rise_low"]))
@@ -184,7 +200,7 @@ def test_the_rewards_of_the_rise():
 def test_a_turn_discount_needs_the_reward_at_the_last_turn(monkeypatch):
     monkeypatch.setattr(rise_email, "TURN_DISCOUNT", 0.9)
     trajectory = asyncio.run(rise_email.paid(ScriptedModel(map(written, calls_for(QUESTIONS[0]))), QUESTIONS[0], "art-e"))
-    assert trajectory.turn_rewards == [0, 0, trajectory.reward] and rise_email.config(0, 1).turn_discount == 0.9
+    assert trajectory.turn_rewards == [0, 0, trajectory.reward] and rise_email.config(0, 1, "art-e").turn_discount == 0.9
 
 
 def test_rises_are_paired_by_question():

@@ -1,4 +1,4 @@
-"""Players without a model for the email task: a heuristic, and searchers of adjustable skill that make random mistakes."""
+"""Players to compare an agent with: two heuristics, searchers that make random mistakes, a model that must not give up."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import random
 import re
 from collections.abc import Callable
 from datetime import date, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 from art_nb.environments import play
 from email_search.environment import I_DONT_KNOW, EmailSearch
 from email_search.questions import PATTERNS, STOP_WORDS, Question, read_question
 
-__all__ = ["ENDS", "Player", "heuristic_player", "play", "searcher"]
+__all__ = ["ENDS", "Player", "heuristic_player", "avoid_giving_up", "ordering_player", "play", "searcher"]
 
 Player = Callable[[EmailSearch], None]
 
@@ -22,16 +23,16 @@ ENDS: tuple[tuple[str | None, dict[str, Any] | None], ...] = (
 """The calls that end a search without an answer: giving up, and malformed calls of each kind."""
 
 
-def heuristic_player(search: EmailSearch) -> None:
+def heuristic_player(search: EmailSearch, **arguments: str) -> None:
     """Search for the question's content words, fewer of them while nothing is found; read two mails; answer the first match.
 
-    A match is text of the form that the question calls for, such as a date for "when".
+    A match is text of the form that the question calls for, such as a date for "when". arguments: added to every search.
     """
     question = search.scenario.question
     words = [word for word in re.findall(r"\w+", question) if word.lower() not in STOP_WORDS]
     ids: list[str] = []
     while words and not ids:
-        result = search.call("search_emails", {"keywords": " ".join(words)})
+        result = search.call("search_emails", {"keywords": " ".join(words), **arguments})
         ids = _ids(result)
         words.pop()
     pattern = next(answer for words_asked, answer in PATTERNS if re.search(words_asked, question.lower()))
@@ -42,6 +43,12 @@ def heuristic_player(search: EmailSearch) -> None:
             search.call("return_final_answer", {"answer": answer, "sources": [message_id]})
             return
     search.call("return_final_answer", {"answer": I_DONT_KNOW, "sources": []})
+
+
+def ordering_player(search: EmailSearch) -> None:
+    """`heuristic_player` with the newest mails first where the question asks for the final value, else the oldest first."""
+    final = read_question(search.scenario.question).which == "final"
+    heuristic_player(search, sort="newest" if final else "oldest")
 
 
 def searcher(skill: float, seed: int) -> Player:
@@ -73,6 +80,29 @@ def searcher(skill: float, seed: int) -> Player:
                 ids.remove(message_id)
 
     return player
+
+
+def avoid_giving_up(client: Any, tries: int = 16) -> Any:
+    """Return a chat client that samples `tries` answers, and returns the most probable one that does not give up.
+
+    If all of them give up, it returns the most probable. Malformed answers do not give up. A control without training: it
+    shows how much of a rise is answering in place of giving up, and choosing more probable answers. client: its completions
+    need `n` and `logprobs`. Raises: ValueError for less than one try.
+    """
+    if tries < 1:
+        raise ValueError(f"tries must be at least 1, not {tries}")
+
+    def rank(choice: Any) -> tuple[bool, float]:
+        functions = [call.function for call in choice.message.tool_calls or []]
+        gives_up = any(f.name == "return_final_answer" and I_DONT_KNOW in f.arguments for f in functions)
+        return not gives_up, sum(token.logprob for token in choice.logprobs.content)
+
+    async def create(**request: Any) -> Any:
+        completion = await client.chat.completions.create(**request, n=tries, logprobs=True)
+        completion.choices = [max(completion.choices, key=rank)]
+        return completion
+
+    return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
 
 
 def _ids(result: str) -> list[str]:

@@ -26,11 +26,11 @@ def ask(tmp_path):
     source = next(cell.source for cell in nbformat.read(NOTEBOOK, 4).cells if cell.source.startswith("async def rollout("))
     scope = {
         "art": art, "EmailSearch": EmailSearch, "mailbox": course_mailbox(), "TOOLS": TOOLS, "first_message": first_message,
-        "simple": lambda search: search.metrics()["correct"], "art_e": lambda search: search.reward(),
+        "art_e": lambda search: search.reward(),
     }  # fmt: skip
     exec(source, scope)
 
-    def play(calls):
+    def play(calls, reward=None):
         def answer(number, _):
             name, arguments = calls[number]
             if not name:
@@ -43,14 +43,17 @@ def ask(tmp_path):
                 name="large", project="p", inference_model_name="openai/large", inference_api_key="none",
                 inference_base_url=server.url, base_path=str(tmp_path),
             )  # fmt: skip
-            return asyncio.run(scope["rollout"](model, QUESTION)), server.requests
+            return asyncio.run(scope["rollout"](model, QUESTION, reward)), server.requests
 
     return play
 
 
 def test_a_prompted_model_searches_reads_and_answers(ask):
     trajectory, sent = ask(RIGHT)
-    assert trajectory.reward == trajectory.metrics["correct"] == trajectory.metrics["sources_right"] == 1
+    assert trajectory.metrics["correct"] == trajectory.metrics["sources_right"] == 1
+    hits = [line.split()[0] for line in sent[1]["messages"][-1]["content"].splitlines()]
+    rank = 1 + min(hits.index(source) for source in QUESTION.sources if source in hits)
+    assert trajectory.turn_rewards == pytest.approx([0.5 / rank, 0.5, 1]) and trajectory.reward == sum(trajectory.turn_rewards)
     assert [request["model"] for request in sent] == ["openai/large"] * 3
     assert all(request["tools"] == TOOLS for request in sent)
     assert sent[0]["messages"] == [{"role": "user", "content": first_message(QUESTION)}]
@@ -58,7 +61,12 @@ def test_a_prompted_model_searches_reads_and_answers(ask):
     assert QUESTION.answer in sent[2]["messages"][-1]["content"] and sent[2]["messages"][-1]["tool_call_id"] == "call_2"
 
 
+def test_a_reward_for_the_whole_search_has_none_for_its_turns(ask):
+    trajectory, _ = ask(RIGHT, lambda search: search.metrics()["correct"] / 4)
+    assert trajectory.reward == 0.25 and trajectory.turn_rewards is None
+
+
 def test_an_answer_without_a_call_is_malformed(ask):
     trajectory, sent = ask([(None, "It is <b>tomorrow</b>.")])
-    assert trajectory.metrics["malformed"] == 1 and trajectory.metrics["turns"] == 1 and len(sent) == 1
+    assert trajectory.turn_rewards == [-1] and trajectory.metrics["malformed"] == 1 and trajectory.metrics["turns"] == 1 and len(sent) == 1
     assert trajectory.messages()[-1]["content"] == "It is <b>tomorrow</b>."

@@ -1,11 +1,13 @@
 """The email task: tools for any input that show one inbox only, the published reward, TRL's loop, the heuristic player."""
 
+import asyncio
 import hashlib
 import json
 import random
 import re
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 
 from email_search import environment as task
 from email_search.mailbox import SNIPPET_LENGTH, Address, Mail, Mailbox, write_mailbox
-from email_search.players import heuristic_player, play
+from email_search.players import avoid_giving_up, heuristic_player, ordering_player, play
 from email_search.scenarios import Scenario, load_scenarios, same_answer
 from environments.email_search.maker.words import KINDS
 
@@ -330,6 +332,8 @@ def test_the_heuristic_is_mediocre():
     correct = sum(search.metrics()["correct"] for search in searches) / len(searches)
     assert 0.35 < correct < 0.75
     assert all(search.ended_by in ("answered", "gave up") for search in searches)
+    ordered = [play(ordering_player, task.EmailSearch(box, s)).metrics()["correct"] for s in task.scenarios("test")]
+    assert correct + 0.1 < sum(ordered) / len(ordered) < 0.9  # the order that the question asks for helps
 
 
 def test_schemas_equal_those_of_transformers():
@@ -425,3 +429,29 @@ def test_each_call_has_its_own_reward(search, box):
         search = task.EmailSearch(box, SCENARIO)
         search.call(*end)
         assert search.turn_rewards == [gain]
+
+
+def test_a_model_that_avoids_giving_up_answers_what_is_most_probable():
+    def choice(answer, *logprobs):
+        function = SimpleNamespace(name="return_final_answer", arguments=json.dumps({"answer": answer}))
+        calls = [SimpleNamespace(function=function)] if answer else None
+        tokens = [SimpleNamespace(logprob=logprob) for logprob in logprobs]
+        return SimpleNamespace(message=SimpleNamespace(tool_calls=calls), logprobs=SimpleNamespace(content=tokens))
+
+    def asked(*choices):
+        """Return the index of the choice that the client returns."""
+
+        async def create(**request):
+            assert request == {"temperature": 1.0, "n": len(choices), "logprobs": True}
+            return SimpleNamespace(choices=list(choices))
+
+        client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+        client = avoid_giving_up(client, len(choices))
+        (found,) = asyncio.run(client.chat.completions.create(temperature=1.0)).choices
+        return next(i for i, each in enumerate(choices) if each is found)
+
+    no, yes, likely = choice(task.I_DONT_KNOW, -0.1), choice("10:30", -1.0, -2.0), choice("11:30", -1.0, -1.5)
+    assert asked(no, yes, likely) == 2 and asked(no, yes) == 1 and asked(no) == 0
+    assert asked(no, choice(None, -1.0)) == 1  # an answer without a call is none that gives up
+    with pytest.raises(ValueError, match="at least 1"):
+        avoid_giving_up(None, 0)
