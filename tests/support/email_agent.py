@@ -14,8 +14,8 @@ SAMPLING = {"temperature": 0.01, "seed": 5, "max_tokens": 48}
 
 
 @asynccontextmanager
-async def registered(folder, name="agent"):
-    model = art.TrainableModel(name=name, project="frameworks", base_model=NANO_EMAIL)
+async def registered(folder, name="agent", base_model=NANO_EMAIL):
+    model = art.TrainableModel(name=name, project="frameworks", base_model=base_model)
     backend = LocalBackend(path=folder, engine="transformers")
     await model.register(backend)
     yield model
