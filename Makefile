@@ -17,7 +17,7 @@ help:
 	@echo "make setup   make .venv (the other targets do so when they need it)"
 	@echo "make lock    resolve all packages again and write requirements/*.txt"
 	@echo "make colab   write out/art_nb.zip, to upload on Colab"
-	@echo "make data    rebuild the base models and the environments' data (two hours; downloads a model, 93 MB)"
+	@echo "make data    rebuild the base models and the environments' data (two and a half hours; downloads a model, 93 MB)"
 	@echo "make book    build the course's site, which needs no Python to read, in out/book"
 	@echo "make clean   delete .venv, .venv-book, out/ and caches; keep what you trained (.art/)"
 
