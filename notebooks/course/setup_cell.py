@@ -66,7 +66,8 @@ if not os.path.exists("../data/nano"):  # the notebook was opened from another f
     os.chdir(os.path.dirname(find_spec("course").submodule_search_locations[0]))
 os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # pictures below the cells"""
 )
-NOT_ON_COLAB = (".", "tests/", "benchmarks/", "book/", "requirements/", "data/policy_")  # no notebook reads these
+# No notebook reads these.
+NOT_ON_COLAB = (".", "tests/", "benchmarks/", "book/", "requirements/", "data/policy_", "data/nano_service/start/")
 LARGEST = 25 * 2**20  # bytes of the zip; six models of 3.5 MB are most of it
 BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
 NOTEBOOK_LINK = re.compile(r"(?<=^\| )\[(\w+)\]\((\S*notebooks/\1\.ipynb)\)", re.MULTILINE)
