@@ -1,4 +1,4 @@
-"""Players to compare an agent with: two heuristics, searchers that make random mistakes, a model that must not give up."""
+"""Players to compare an agent with: two heuristics, searchers that make random mistakes, a model that avoids giving up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from art_nb.environments import play
 from email_search.environment import I_DONT_KNOW, EmailSearch
 from email_search.questions import PATTERNS, STOP_WORDS, Question, read_question
 
-__all__ = ["ENDS", "Player", "heuristic_player", "avoid_giving_up", "ordering_player", "play", "searcher"]
+__all__ = ["ENDS", "Player", "avoid_giving_up", "heuristic_player", "ordering_player", "play", "searcher"]
 
 Player = Callable[[EmailSearch], None]
 
