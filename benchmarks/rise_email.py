@@ -40,9 +40,9 @@ MEASURED = {"correct": 100, "sources_right": 100, "read_right": 100, "malformed"
 def config(step: int, steps: int, reward: str = "calls", first: float = LEARNING_RATE) -> art.TrainConfig:
     """Return the settings of a step, counted from 0. first: the learning rate of the first step."""
     rate = decayed_rate(step, steps, first)
-    if reward == "calls":
-        return art.TrainConfig(learning_rate=rate, turn_discount=0.0, scale_rewards="batch")
-    return art.TrainConfig(learning_rate=rate, **({} if TURN_DISCOUNT is None else {"turn_discount": TURN_DISCOUNT}))
+    discount = 0.0 if reward == "calls" else TURN_DISCOUNT
+    given = {} if discount is None else {"turn_discount": discount}
+    return art.TrainConfig(learning_rate=rate, scale_rewards="batch", **given)
 
 
 async def paid(model: art.TrainableModel, scenario: Scenario, reward: str, **request: float) -> art.Trajectory:

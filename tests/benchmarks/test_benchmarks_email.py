@@ -246,7 +246,8 @@ def test_each_call_has_its_own_reward():
     assert paid(look, ("return_final_answer", {"answer": "7 dollars", "sources": []})) == pytest.approx([0.5 / place, 0])
     assert paid(read, ("read_email", {})) == pytest.approx([0.5, -1]) and paid(None) == [-1]
     settings = rise_email.config(0, 1, "calls")
-    assert settings.turn_discount == 0 and settings.scale_rewards == "batch"
+    assert settings.turn_discount == 0
+    assert {rise_email.config(0, 1, reward).scale_rewards for reward in rise_email.REWARDS} == {"batch"}  # only the reward differs
 
 
 def test_the_kinds_are_counted():
