@@ -1,7 +1,4 @@
-"""Compute LoRA layers with fewer passes over memory, for small models on a CPU. Outputs and gradients stay the same.
-
-Does not depend on losses or data.
-"""
+"""Compute LoRA layers with fewer passes over memory, for small models on a CPU. Outputs and gradients stay the same."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,14 +14,14 @@ def fused_lora(model: torch.nn.Module) -> Iterator[None]:
     """Replace the forward of plain LoRA layers inside the `with` block.
 
     PEFT passes over the layer's output four times to add (x B) A. Here `addmm` adds the product to the output, in the
-    output's precision. If the rank is high for the size of the layer, as in the nano models, the adapter is folded into
-    the weight: x (W + B A) takes three products with a full matrix (forward, gradients of input and weight) where
-    x W + (x B) A takes two and six thin ones. When the block ends, each folded weight's gradient is propagated to A and B.
+    output's precision. If the weight is float32 and the rank is high for the size of the layer, as in the nano models, the
+    adapter is folded into it: x (W + B A) takes three products with a full matrix (forward, gradients of input and weight)
+    where x W + (x B) A takes two and six thin ones. When the block ends, the folded weights' gradients go to A and B.
     """
     layers = [module for module in model.modules() if _is_plain_lora(module)]
     folded = []
     for layer in layers:
-        if _folding_is_cheaper(layer):
+        if _should_fold(layer):
             weight = layer.base_layer.weight + sum(layer.get_delta_weight(name) for name in layer.active_adapters)
             leaf = weight.detach().requires_grad_()
             layer.forward = _folded_forward(leaf, layer.base_layer.bias)
@@ -48,7 +45,9 @@ def _is_plain_lora(module: torch.nn.Module) -> bool:
     return not (dropout or module.lora_variant or any(module.lora_bias.values()))
 
 
-def _folding_is_cheaper(layer: LoraLinear) -> bool:
+def _should_fold(layer: LoraLinear) -> bool:
+    if layer.base_layer.weight.dtype != torch.float32:
+        return False  # W + B A is float32: products with it raise an error, or rounding it loses small adapters
     rank = sum(layer.r[name] for name in layer.active_adapters)
     return layer.in_features * layer.out_features < 3 * rank * (layer.in_features + layer.out_features)
 

@@ -61,14 +61,19 @@ def test_fused_lora_gives_the_same_outputs_and_gradients(checkpoint, rank):
     assert own_forwards(model) == []
 
 
-def test_in_bfloat16_the_product_is_added_in_the_output_dtype(checkpoint):
-    model = load_policy(checkpoint, engine="transformers", init_args={"dtype": torch.bfloat16}, peft_args={"r": 2}).model
+@pytest.mark.parametrize("rank", [16, 2])
+def test_in_bfloat16_the_product_is_added_in_the_output_dtype(checkpoint, rank):
+    """Adapters are not folded into a bfloat16 weight, at any rank."""
+    model = load_policy(checkpoint, engine="transformers", init_args={"dtype": torch.bfloat16}, peft_args={"r": rank}).model
     layer = model.get_base_model().model.layers[0].mlp.up_proj
     torch.nn.init.normal_(layer.lora_B["default"].weight)
     x = torch.randn(1, 9, 32).bfloat16()
     expected = layer(x)
     with fused_lora(model):
         found = layer(x)
+        found.float().sum().backward()
+    moved = [layer.lora_A["default"].weight.grad, layer.lora_B["default"].weight.grad]
+    assert all(gradient.isfinite().all() and gradient.any() for gradient in moved)
     assert found.dtype == torch.bfloat16 and layer.lora_B["default"].weight.dtype == torch.float32
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
