@@ -66,20 +66,34 @@ def test_every_solution_is_right(module):
             assert verdict.status == "right", f"{exercise}: {verdict}"
 
 
-@pytest.mark.parametrize("module", NOTEBOOKS)
-def test_the_exercises_run_in_a_kernel_with_the_solutions_filled_in(module, tmp_path):
-    """Run the cells from the exercises' heading on, without an appendix."""
+def solved(module: str) -> list:
+    """Return the code cells from the exercises' heading on, without an appendix, with the solutions filled in."""
     solutions = {stub: solution for _, stub, solution in exercises_in(module).values()}
     every = cells(module)
     start = next(i for i, cell in enumerate(every) if "## Exercises" in cell.source)
     end = next((i for i, cell in enumerate(every) if "## Appendix" in cell.source), None)
-    chosen = [cell for cell in every[start:end] if cell.cell_type == "code"]
-    for cell in chosen:
-        cell.source = solutions.get(cell.source, cell.source)
-    filled = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("import torch"), *chosen])
-    run_notebook(filled, working_folder(tmp_path))
-    displayed = [out.data["text/plain"] for cell in chosen for out in cell.outputs if "data" in out and "image/png" not in out.data]
-    assert displayed == ["✓ Right."] * len(solutions)
+    sources = ["%reset -f\nimport torch", *(cell.source for cell in every[start:end] if cell.cell_type == "code")]
+    tags = {"tags": ["raises-exception"]}  # an error ends neither the run nor the exercises of other notebooks
+    return [nbformat.v4.new_code_cell(solutions.get(source, source), metadata=tags) for source in sources]
+
+
+@pytest.fixture(scope="module")
+def solved_cells(request, tmp_path_factory):
+    """Run the solved exercises of the selected notebooks in one kernel. Names are deleted in between, imported modules are not."""
+    items = [item for item in request.session.items if "solved_cells" in item.fixturenames]
+    chosen = {module: solved(module) for module in NOTEBOOKS if module in {item.callspec.params["module"] for item in items}}
+    notebook = nbformat.v4.new_notebook(cells=[cell for found in chosen.values() for cell in found])
+    run_notebook(notebook, working_folder(tmp_path_factory.mktemp("kernel")))
+    return chosen
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("module", NOTEBOOKS)
+def test_the_exercises_run_in_a_kernel_with_the_solutions_filled_in(module, solved_cells):
+    outputs = [out for cell in solved_cells[module] for out in cell.outputs]
+    assert [out.evalue for out in outputs if out.output_type == "error"] == []
+    displayed = [out.data["text/plain"] for out in outputs if "data" in out and "image/png" not in out.data]
+    assert displayed == ["✓ Right."] * len(exercises_in(module))
 
 
 # exercise: [(a wrong answer, words of the hint for it)]
