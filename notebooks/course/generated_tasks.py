@@ -17,7 +17,7 @@ Row = dict[str, Any]  # what `reset` takes: split and index
 def distinct_rows(environment: ReasoningGymEnvironment, **counts: int) -> dict[str, list[Row]]:
     """Return `counts[split]` rows of each split, such as `test=200, val=40, train=192`; see `distinct`.
 
-    No question is in two splits, also not with its words in another order ("2 + 3", "3 + 2").
+    No question is in two splits, also not with its blank-separated words in another order ("2 + 3", "3 + 2").
     """
     return distinct(
         lambda split: ({"split": split, "index": index} for index in range(environment.size)),

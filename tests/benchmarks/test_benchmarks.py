@@ -124,7 +124,7 @@ def test_rise_of_2048_has_the_columns_of_the_comparison(tmp_path, monkeypatch):
 
 
 def test_rise_of_generated_tasks_and_lakes(capsys):
-    generated = partial(rise_reasoning_gym.measure, [3], "chain_sum", str(BASE), 1, steps=1, test=2)
+    generated = partial(rise_reasoning_gym.measure, [3], "word_sequence_reversal", str(BASE), 1, steps=1, test=2)
     for name, quick in (("rise_reasoning_gym", generated), ("rise_lake", partial(rising.of_seeds, rise_lake.measure_seed, [3], steps=1, test=2))):
         (run,) = printed(capsys, name, quick)["runs"]
         assert run["seed"] == 3 and {"untrained_best", "trained_best", "rule", "pass_at_8_untrained", "rise_low"} < run.keys()
