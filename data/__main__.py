@@ -31,7 +31,7 @@ ITEMS = {
     ),
     "nano_code": Item("data/nano_code", "data/nano_code/maker.py", "base model for code repair (11 minutes on one core)"),
     "nano_service": Item(
-        "data/nano_service", "data/nano_service/maker.py", "base model for customer service (11 minutes on one core)"
+        "data/nano_service", "data/nano_service/maker.py", "base model for customer service (14 minutes on two cores)"
     ),
     "mailbox": Item(
         "environments/email_search/email_search/data", "environments/email_search/maker/build.py",

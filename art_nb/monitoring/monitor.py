@@ -82,10 +82,10 @@ class Monitor:
     """
 
     service = ""  # name for messages
-    package = ""  # the required package, which is also the name of art-nb's extra
+    package = ""  # the required package, if one is; also the name of art-nb's extra
 
     def __init__(self, *, patience: float = 10.0, backlog: int = 64):
-        if find_spec(self.package) is None:
+        if self.package and find_spec(self.package) is None:
             raise ImportError(f"the package {self.package} is missing: pip install 'art-nb[{self.package}]'")
         if patience < 0 or backlog < 1:
             raise ValueError(f"patience {patience}, backlog {backlog}: expected at least 0 seconds and at least 1 row")

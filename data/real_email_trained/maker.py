@@ -99,7 +99,7 @@ base_model: HuggingFaceTB/SmolLM2-135M-Instruct
 The adapter of data/real_email after {steps} steps of GRPO with {searches} searches each, in groups of {group}, on the training questions
 of the course's mailbox. Each call has its own reward, see `EmailSearch.progress` in environments/email_search. The adapter is for
 SmolLM2-135M-Instruct as `course.real_model.smollm2()` makes it; `smollm2(adapter=...)` with this folder returns a folder for
-`base_model=`. `python -m benchmarks.rise_real_email` measures how many questions it answers, with both adapters.
+`base_model=`. `python -m benchmarks.rise_real_email --stored` measures how many questions it and data/real_email answer.
 
 Made by `python -m data real_email_trained` (data/real_email_trained/maker.py) in {minutes} minutes on {device}, torch {torch}, seed {seed}.
 

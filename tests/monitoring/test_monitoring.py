@@ -23,7 +23,7 @@ from test_backend import gather
 
 import art_nb as art
 from art_nb.api_costs import TokenPricing
-from art_nb.monitoring import LangfuseMonitor, WandbMonitor
+from art_nb.monitoring import LangfuseMonitor, Monitor, WandbMonitor
 from course.otlp_receiver import OtlpReceiver, attributes
 
 KEY, SECRET = "0123456789" * 4, "sk-lf-do-not-tell"
@@ -390,6 +390,21 @@ def test_training_continues_while_a_service_hangs(base, tmp_path):
 
 
 # Opt-in
+
+
+def test_a_monitor_of_ones_own_needs_only_send(tmp_path):
+    rewards = []
+
+    class Mine(Monitor):
+        service = "mine"
+
+        def send(self, entry):
+            rewards.append(entry.row["reward"])
+
+    with Mine() as monitor:
+        model = art.Model(name="m", project="p", base_path=str(tmp_path), monitors=[monitor])
+        asyncio.run(model.log([art.TrajectoryGroup([art.Trajectory(messages_and_choices=[], reward=0.25)])]))
+    assert rewards == [0.25]
 
 
 def test_keys_in_the_environment_alone_send_nothing(tmp_path):
