@@ -7,6 +7,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from docutils.utils.math import MathError
+from docutils.utils.math.latex2mathml import tex2mathml
+from markdown_it import MarkdownIt
+from mdit_py_plugins.dollarmath import dollarmath_plugin
 
 from course.setup_cell import setup_cell
 
@@ -58,6 +62,20 @@ def test_contains_no_local_path(path):
             out.get("data", {}).pop("image/png", None)  # base64 may contain any word
         found = MACHINE_PATH.search(cell.source + json.dumps(cell.get("outputs", [])))
         assert not found, f"cell {i}: ...{found.string[max(0, found.start() - 60) : found.end() + 40]}..."
+
+
+@each_notebook
+def test_its_formulas_can_be_drawn_in_the_book(path):
+    """The book translates formulas to MathML, which refuses some that MathJax draws, such as an exponent without a base."""
+    markdown = MarkdownIt().use(dollarmath_plugin, double_inline=True)
+    for i, cell in enumerate(read(path).cells):
+        blocks = markdown.parse(cell.source) if cell.cell_type == "markdown" else []
+        for token in [*blocks, *(inline for block in blocks for inline in block.children or ())]:
+            if token.type.startswith("math_"):
+                try:
+                    tex2mathml(token.content, as_block=token.type == "math_block")
+                except (MathError, IndexError) as error:
+                    pytest.fail(f"cell {i}: {token.content!r}: {error}")
 
 
 @each_notebook
