@@ -389,9 +389,6 @@ def test_training_continues_while_a_service_hangs(base, tmp_path):
     service.server.shutdown()
 
 
-# Opt-in
-
-
 def test_a_monitor_of_ones_own_needs_only_send(tmp_path):
     rewards = []
 
@@ -405,6 +402,9 @@ def test_a_monitor_of_ones_own_needs_only_send(tmp_path):
         model = art.Model(name="m", project="p", base_path=str(tmp_path), monitors=[monitor])
         asyncio.run(model.log([art.TrajectoryGroup([art.Trajectory(messages_and_choices=[], reward=0.25)])]))
     assert rewards == [0.25]
+
+
+# Opt-in
 
 
 def test_keys_in_the_environment_alone_send_nothing(tmp_path):
