@@ -89,7 +89,8 @@ async def trajectory_group_batches(
     """Yield lists of `batch_size` groups in the order given (the last may be shorter) while later groups run.
 
     Args:
-        max_batch_exceptions: failures to tolerate per batch: a count, or a share of its rollouts if between 0 and 1.
+        max_batch_exceptions: failures to tolerate while a batch is waited for, those of later batches, which run meanwhile,
+            included: a count, or a share of a batch's rollouts if between 0 and 1.
         max_concurrent_batches: batches' worth of groups that run at a time, including the next one to yield.
         skip_batches: batches to skip at the start without running them (to resume a run).
         pbar_desc: label of the progress bars, one per batch; None: none.
@@ -149,6 +150,8 @@ async def _first_or_any_failure(running: deque[asyncio.Task]) -> None:
 
 async def _run_group(group: Awaitable[TrajectoryGroup], gathering: Gathering) -> TrajectoryGroup | None:
     """Return the group; None when an async function raised a tolerated exception instead of returning one."""
+    if isinstance(group, TrajectoryGroup):  # complete already
+        return group
     if isinstance(group, PendingGroup):
         return await group
     result = await attempt(group, gathering, _one_group)

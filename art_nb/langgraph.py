@@ -45,7 +45,7 @@ def wrap_rollout(model: Any, fn: Callable[..., Awaitable[Trajectory]]) -> Callab
         finally:
             _model.reset(token)
         (trajectory,) = returned
-        if recorded.messages_and_choices:
+        if recorded.messages_and_choices and trajectory is not recorded:
             trajectory.messages_and_choices, trajectory.tools = recorded.messages_and_choices, recorded.tools
             trajectory.additional_histories += recorded.additional_histories
         return trajectory

@@ -10,12 +10,13 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import wraps
-from inspect import iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar
 
 from art_nb.api_costs import TokenPricing, chosen_pricing, counted_tokens, stated_cost, token_cost
@@ -225,6 +226,14 @@ class MetricsBuilder:
             cache_read_per_million,
         )  # fmt: skip
 
+    def counters(self) -> tuple[Any, ...]:
+        """Return a copy of all that is counted, for `restore_counters`."""
+        return deepcopy((self._run.pending, self._run.sums, self._run.scenario_ids))
+
+    def restore_counters(self, before: tuple[Any, ...]) -> None:
+        """Count on from what `counters` returned."""
+        self._run.pending, self._run.sums, self._run.scenario_ids = before
+
     def state_dict(self) -> dict[str, Any]:
         """Return the sums over the run, for JSON."""
         return {"cum_state": dict(self._run.sums), "unique_scenario_ids": sorted(self._run.scenario_ids)}
@@ -284,9 +293,13 @@ def track_api_cost(
 
             return awaited  # type: ignore[return-value]
 
+        async def counted(answer: Awaitable[Any]) -> Any:
+            return count(await answer)
+
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
-            return count(function(*args, **kwargs))
+            result = function(*args, **kwargs)  # openai's `create` is a plain function that returns an awaitable
+            return counted(result) if isawaitable(result) else count(result)
 
         return called  # type: ignore[return-value]
 

@@ -222,7 +222,9 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             log.write_trajectories(groups, split, step)
             row = summary(groups)
         if row := row | (metrics or {}):
-            log.append_row(split, step, await log.complete_row(split, row, groups), groups)
+            with log.undone_on_error():
+                row = await log.complete_row(split, row, groups)
+            log.append_row(split, step, row, groups)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
         """Return where to add costs, seconds and counts that only you know; the next logged row contains them.

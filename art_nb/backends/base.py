@@ -28,11 +28,15 @@ if TYPE_CHECKING:
 
 
 class RegisteredModel:
-    """A model that a backend has loaded. loop: the event loop that answers blocking clients."""
+    """A model that a backend has loaded.
+
+    loop: the event loop that answers blocking clients. made_from: base model and config.
+    """
 
     def __init__(self, names: PolicyNames, folder: Path):
         self.names, self.folder = names, folder
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.made_from: tuple[Any, ...] = ()
         self._counted = 0, 0.0
 
     def sampled(self) -> tuple[int, float]:
@@ -113,10 +117,19 @@ class FileBackend(ABC, Generic[M, R]):
     async def _prepare_backend_for_training(
         self, model: TrainableModel, config: dict[str, Any] | None = None
     ) -> tuple[str | None, str | None]:
-        """Load the model unless it is loaded. Returns base url and api key; (None, None) in process."""
-        key = model.project, model.name
+        """Load the model unless it is loaded. Returns base url and api key; (None, None) in process.
+
+        Raises: ValueError when it is loaded with another base model or config; as `load`.
+        """
+        key, made_from = (model.project, model.name), (model.base_model, model.internal_config)
         if key not in self.models:
             self.models[key] = await self.load(model)
+            self.models[key].made_from = made_from
+        if self.models[key].made_from != made_from:
+            raise ValueError(
+                f"model {model.name!r} is loaded with another base_model or _internal_config: give this one another name, "
+                "or close the backend first"
+            )
         self.models[key].loop = asyncio.get_running_loop()
         return None, None
 
@@ -171,7 +184,8 @@ class FileBackend(ABC, Generic[M, R]):
         loaded, split = self.loaded(model), "train" if isinstance(request.config, TrainConfig) else "sft"
         row = (summary(request.groups) if request.groups else {}) | result.metrics | loaded.rollout_metrics()
         loaded.count_from_here()
-        row = await model.run_log.complete_row(split, row, request.groups)
+        with model.run_log.undone_on_error():
+            row = await model.run_log.complete_row(split, row, request.groups)
         model.run_log.append_row(split, result.step, row, request.groups, checkpoint)
         return row
 

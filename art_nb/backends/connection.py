@@ -128,8 +128,8 @@ class Retries:
         if time.monotonic() >= self._until:
             raise Unreachable(
                 f"{self._connection.url} did not answer for {self._connection.patience:g} seconds "
-                f"({error or type(error).__name__}). Is the server running, and is this its address? Nothing is lost: run "
-                "the same again once it answers."
+                f"({str(error) or type(error).__name__}). Is the server running, and is this its address? Nothing is lost: "
+                "run the same again once it answers."
             ) from error
         await asyncio.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, MAX_PAUSE)

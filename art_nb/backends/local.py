@@ -68,9 +68,10 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
     async def register(self, model: Model[Any, Any]) -> None:
         """Create the folder of the model's files, and remove what killed processes left in it."""
-        folder = self.output_dir(model) / "checkpoints"
-        folder.mkdir(parents=True, exist_ok=True)
-        checkpoints.recover(folder)
+        folder = self.output_dir(model)
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        for each in (folder, folder / "checkpoints", *folder.glob("trajectories/*")):
+            checkpoints.recover(each)
 
     async def close(self) -> None:
         """Release every model. With glibc (most Linux systems) its CPU memory goes back to the system."""
@@ -95,12 +96,17 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
         folder = self.output_dir(model)
         lock = self.lock(folder)
-        policy, base = self.load_policy(model)
-        policies = PolicyStore(policy, model.name, model.base_model, folder / "checkpoints", self.seed, Path(base))
-        sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
-        loaded = LoadedModel(policy, policies, sampler, folder, model.internal_config.get("trainer_args") or {})
-        loaded.lock = lock
-        self.restore(model, loaded)
+        try:
+            policy, base = self.load_policy(model)
+            policies = PolicyStore(policy, model.name, model.base_model, folder / "checkpoints", self.seed, Path(base))
+            sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
+            loaded = LoadedModel(policy, policies, sampler, folder, model.internal_config.get("trainer_args") or {})
+            loaded.lock = lock
+            self.restore(model, loaded)
+        except BaseException:
+            if lock:
+                lock.release()
+            raise
         return loaded
 
     def lock(self, folder: Path) -> FileLock | None:
@@ -169,9 +175,11 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             row |= learn()
             row["train_s"] = row["time/step_trainer_s"] = time.perf_counter() - started
             row["data/step_trainer_tokens"] = row.get("tokens_trained", 0)
-            if request.log:
-                row = await self.run_log(model).complete_row(loaded.split, row, request.groups)
-            return self.save_step(model, loaded, row, request)
+            log = self.run_log(model)
+            with log.undone_on_error():
+                if request.log:
+                    row = await log.complete_row(loaded.split, row, request.groups)
+                return self.save_step(model, loaded, row, request)
         except BaseException:  # Ctrl-C, too
             self.restore(model, loaded)
             raise

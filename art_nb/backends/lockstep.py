@@ -149,6 +149,8 @@ class LockstepClient:
                 if not (sent or answers or self._open or self._new or self._cancelled):
                     return
         except Exception as error:
+            await cancel(sent)  # before the futures: a request made while this waits would find no driver
+            sent.clear()
             for future in self._futures.values():
                 if not future.done():
                     future.set_exception(error)
@@ -201,6 +203,7 @@ class LockstepSession:
     number: of the latest exchange; reply: its reply; replies: by number, all that the client may request again.
     ready: answers not yet in a reply; running: the tasks of unanswered requests, by id.
     replied: the client has received answers and not sent an exchange since; slow: the sampler waited for it in vain.
+    waiting: exchanges that wait for their reply.
     """
 
     answer: Callable[..., Awaitable[Any]]
@@ -215,6 +218,7 @@ class LockstepSession:
     exchanged: asyncio.Event = field(default_factory=asyncio.Event)
     replied: bool = False
     slow: bool = False
+    waiting: int = 0
     last_exchange: float = field(default_factory=time.monotonic)
 
     async def exchange(self, exchange: Exchange) -> list[dict]:
@@ -223,13 +227,17 @@ class LockstepSession:
         Raises: StatusError 425 when it arrives before its predecessor, 409 when its reply was already received or two
         requests have the same id.
         """
-        self.last_exchange = time.monotonic()
         if exchange.number == self.number + 1:
             self._start(exchange)
         elif exchange.number not in self.replies:
             status = 425 if exchange.number > self.number else 409
             raise StatusError(status, f"this is exchange {exchange.number}, but {self.number + 1} is expected next")
-        return await asyncio.shield(self.replies[exchange.number])
+        self.waiting += 1
+        try:
+            return await asyncio.shield(self.replies[exchange.number])
+        finally:
+            self.waiting -= 1
+            self.last_exchange = time.monotonic()
 
     def _start(self, exchange: Exchange) -> None:
         if len({*self.running, *(each.id for each in exchange.requests)}) < len(self.running) + len(exchange.requests):
@@ -308,8 +316,9 @@ class LockstepSessions:
         Raises: StatusError 410 when the session is unknown, 429 when there are too many, half of them at most of one owner.
         """
         long_ago = time.monotonic() - SESSION_TIMEOUT
-        for old in [old for old, session in self._sessions.items() if session.last_exchange < long_ago]:
-            self._sessions.pop(old).close()
+        for old, session in list(self._sessions.items()):
+            if not session.waiting and session.last_exchange < long_ago:
+                self._sessions.pop(old).close()
         if key not in self._sessions:
             if number != 0:
                 raise StatusError(410, "unknown session: the server was restarted, or the session has timed out")

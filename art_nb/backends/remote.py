@@ -171,7 +171,12 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         if request.log:
             if request.groups:
                 model.run_log.write_trajectories(request.groups, "train", result.step)
-            await self.log_step(model, request, result)
+            split = "train" if isinstance(request.config, TrainConfig) else "sft"
+            # It is logged already if it was interrupted before the data left the outbox.
+            if not any((row["step"], row["split"]) == (result.step, split) for row in model.run_log.rows()):
+                # The server has counted the costs of the groups, as `log_step` does.
+                own = {n: v for n, v in result.metrics.items() if not n.startswith("costs/") and "/cum/" not in n}
+                await self.log_step(model, request, TrainResult(result.step, own))
         outbox.unlink()
         return result
 

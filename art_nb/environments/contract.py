@@ -18,6 +18,7 @@ import inspect
 import json
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, cast
 
 from art_nb.environments.isolation import BrokenEnvironment, IsolatedCalls
@@ -105,8 +106,13 @@ class _Episode:
         return self._text(name, result)
 
     async def close(self) -> None:
-        if hasattr(self.environment, "__exit__"):
-            await self._contract(f"{self.name}.__exit__", self.environment.__exit__, None, None, None)
+        if not hasattr(self.environment, "__exit__"):
+            return
+        leave = partial(self.environment.__exit__, None, None, None)
+        if self.calls.hangs:
+            self.calls.call_later(leave)
+        else:
+            await self._contract(f"{self.name}.__exit__", leave)
 
     async def _contract(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         try:
@@ -167,6 +173,8 @@ async def rollout_environment(
     Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns what is no text, or changes
     its tools: gather records it, with `max_exceptions`, and goes on. Any exception of the client.
     """
+    if max_turns < 1:
+        raise ValueError(f"max_turns is {max_turns}: expected 1 or more")
     calls = IsolatedCalls(timeout)
     episode = _Episode(calls, max_observation)
     try:

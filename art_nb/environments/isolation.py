@@ -30,11 +30,21 @@ class IsolatedCalls:
         self._seconds = seconds
         self._waiting: queue.SimpleQueue[tuple[Future, Callable[[], Any]] | None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._last: Future | None = None
+
+    @property
+    def hangs(self) -> bool:
+        """Whether the last call is still running: it exceeded the limit, or the rollout was cancelled."""
+        return self._last is not None and not self._last.done()
+
+    def call_later(self, function: Callable[[], Any]) -> None:
+        """Call a function when the running call has returned; nobody waits for it."""
+        self._queue().put((Future(), function))
 
     async def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`. what: its name in messages.
 
-        Raises: BrokenEnvironment after the time limit and in the place of SystemExit and other exceptions that are no
+        Raises: BrokenEnvironment after the time limit, and where there is one in place of SystemExit and others that are no
         `Exception`; any exception of the function.
         """
         is_async = inspect.iscoroutinefunction(function)
@@ -46,6 +56,7 @@ class IsolatedCalls:
         else:
             context = copy_context()
             self._queue().put((future, lambda: context.run(function, *args, **kwargs)))
+        self._last = future
         try:
             done, _ = await asyncio.wait([asyncio.wrap_future(future)], timeout=self._seconds)
         except asyncio.CancelledError:

@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
@@ -54,7 +54,7 @@ def tool(method: Tool) -> Tool:
 
 
 def tool_schema(function: Callable[..., Any]) -> dict:
-    """Return the OpenAI schema of a typed function, equal to that of `transformers.utils.get_json_schema`.
+    """Return the OpenAI schema of a typed function, for most types equal to that of `transformers.utils.get_json_schema`.
 
     The description and those of the parameters come from the Google docstring. `self` is left out.
 
@@ -105,24 +105,39 @@ def parse_arguments(tools: Iterable[dict], name: str | None, arguments: str | di
     if not arguments and not properties:
         return {}
     try:
-        given: Any = json.loads(arguments) if isinstance(arguments, str) else arguments
+        given: Any = json.loads(arguments, parse_constant=_not_json) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         raise MalformedCall("bad arguments", "the arguments are not JSON") from None
     if not isinstance(given, dict):
         raise MalformedCall("bad arguments", "the arguments must be a JSON object")
-    from jsonschema import Draft4Validator  # half a second; later drafts of JSON Schema accept 3.0 as an integer
-
     for parameter, value in given.items():
         if parameter not in properties:
             raise MalformedCall("bad arguments", f"{name} has no argument {quoted(parameter)}")
-        if not Draft4Validator(properties[parameter]).is_valid(value):
+        if not _validator()(properties[parameter]).is_valid(value):
             raise MalformedCall("bad arguments", f"{parameter} must be {_expected(properties[parameter])}")
     if missing := [parameter for parameter in schemas[name].get("required", ()) if parameter not in given]:
         raise MalformedCall("bad arguments", f"{name} needs {' and '.join(missing)}")
     return given
 
 
-def _expected(schema: dict) -> str:
+def _not_json(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON, though Python's parser accepts it")
+
+
+@cache
+def _validator() -> Any:
+    """Return jsonschema's validator of pydantic's and MCP's draft; 3.0 is no integer here."""
+    from jsonschema.validators import Draft202012Validator, extend  # half a second
+
+    is_integer = lambda _, value: isinstance(value, int) and not isinstance(value, bool)  # noqa: E731
+    return extend(Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", is_integer))
+
+
+def _expected(schema: dict | bool) -> str:
+    if isinstance(schema, bool):
+        return "left out"
+    if "const" in schema:
+        return json.dumps(schema["const"])
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if schema.get("items") == {"type": "string"}:

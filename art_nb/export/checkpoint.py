@@ -58,26 +58,28 @@ class Checkpoint:
         return self.settings()["base_model_name_or_path"]
 
     def trained_on(self) -> dict[str, int]:
-        """Count the steps, trajectories and groups that the adapter was trained on, from the logged rows."""
-        rows = RunLog(self.model_folder).rows()
-        rows = [row for row in rows if row["split"] in ("train", "sft") and row["step"] <= self.step]
-        counts = {name: sum(int(row.get(name, 0)) for row in rows) for name in ("trajectories", "groups")}
-        return {"steps": self.step, **counts}
+        """Count the steps, trajectories, groups and demonstrations that the adapter was trained on, from the logged rows."""
+        rows = [row for row in RunLog(self.model_folder).rows() if row["step"] <= self.step]
+        count = lambda split, name: sum(int(row.get(name, 0)) for row in rows if row["split"] == split)  # noqa: E731
+        sampled = {name: count("train", name) for name in ("trajectories", "groups")}
+        return {"steps": self.step, **sampled, "demonstrations": count("sft", "trajectories")}
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return the metrics logged at this step outside training: split -> metric -> latest value."""
         found: dict[str, dict[str, float]] = {}
         for row in RunLog(self.model_folder).rows():
             if row["step"] == self.step and row["split"] not in ("train", "sft"):
-                found[row["split"]] = {
+                scores = {
                     name: value
                     for name, value in row.items()
                     if isinstance(value, int | float) and name not in _NOT_A_SCORE and not name.startswith(_NOT_A_RESULT)
-                } | {"trajectories": row.get("trajectories", 0)}
+                }
+                earlier = found.get(row["split"], {"trajectories": 0})
+                found[row["split"]] = earlier | scores | {"trajectories": row.get("trajectories", earlier["trajectories"])}
         return found
 
     def conversations(self, most: int) -> list[list[dict[str, Any]]]:
-        """Return up to `most` different prompts from the logged trajectories, latest first.
+        """Return up to `most` different prompts from the logged trajectories, by split the latest first.
 
         A prompt is a list of messages that ends where the model's turn begins.
         """

@@ -114,7 +114,8 @@ async def _deploy_together(
     url = os.environ.get("TOGETHER_BASE_URL") or TOGETHER_URL
     name = f"{model.project}-{model.name}-{step}"
     async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as http:
-        jobs = [job for job in (await _request(http, "GET", "/jobs"))["data"] if job["args"]["modelName"].endswith(name)]
+        jobs = (await _request(http, "GET", "/jobs"))["data"]
+        jobs = [job for job in jobs if job["args"]["modelName"].rpartition("/")[2] == name]  # a user's name may precede it
         job = max(jobs, key=lambda job: job["updated_at"], default=None)
         if job is None or _failed(job):
             source = await asyncio.to_thread(_source, model, checkpoint_path, step, config)

@@ -58,7 +58,7 @@ def export_checkpoint(
     prompts += [[{"role": "user", "content": f"Say {number}."}] for number in range(CONVERSATIONS - len(prompts))]
     policy = load_policy(checkpoint.folder, engine="transformers")
     with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop, as a notebook's
-        answers = thread.submit(asyncio.run, greedy_answers(policy, prompts)).result()
+        answers = thread.submit(asyncio.run, greedy_answers(policy, prompts, skip=not conversations)).result()
     reports: list[ParityReport] = []
 
     def fill(folder: Path) -> None:
@@ -88,7 +88,8 @@ def _write(form: Form, policy: Policy, checkpoint: Checkpoint, folder: Path, ans
         write_merged(policy, parts)
         convert(parts, folder / "model.gguf")
         shutil.rmtree(parts)
-        with LlamaCpp(folder / "model.gguf") as engine:
+        context = max(len(answer.prompt) + len(answer.tokens) for answer in answers)
+        with LlamaCpp(folder / "model.gguf", context=context) as engine:
             return compare(answers, engine.answer, dtype)
     if form == "adapter":
         for path in adapter_files(checkpoint.folder):

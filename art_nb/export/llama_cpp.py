@@ -95,17 +95,18 @@ def _last_lines(text: str) -> str:
 class LlamaCpp:
     """llama.cpp's server for a GGUF file, in a subprocess that listens on this machine only. A context manager.
 
-    url: OpenAI clients connect to `{url}/v1`. threads: None: as many as torch uses.
+    url: OpenAI clients connect to `{url}/v1`. threads: None: as many as torch uses. context: tokens, at least 4096.
 
     Raises: ImportError without the package `xllamacpp`. ValueError: llama.cpp can't load the file; with its output.
     """
 
-    def __init__(self, model: Path, *, threads: int | None = None):
+    def __init__(self, model: Path, *, threads: int | None = None, context: int = 0):
         if importlib.util.find_spec("xllamacpp") is None:
             raise ImportError("llama.cpp's engine is missing: install the extra `export` (python -m pip install xllamacpp)")
         import torch
 
-        command = [sys.executable, "-c", _SERVE, str(model), str(threads or torch.get_num_threads())]
+        threads, context = threads or torch.get_num_threads(), max(4096, context)
+        command = [sys.executable, "-c", _SERVE, str(model), str(threads), str(context)]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
             errors="replace",
@@ -154,7 +155,8 @@ class LlamaCpp:
 
     def _post(self, route: str, body: dict[str, Any]) -> Any:
         response = self._http.post(route, json=body)
-        response.raise_for_status()
+        if not response.is_success:
+            raise RuntimeError(f"llama.cpp refuses a request: {response.text[:1000]}")
         return response.json()
 
 
@@ -164,7 +166,7 @@ _SERVE = """
 import os, sys
 import xllamacpp
 settings = xllamacpp.CommonParams()
-settings.model.path, settings.n_ctx, settings.n_parallel, settings.warmup = sys.argv[1], 4096, 1, False
+settings.model.path, settings.n_ctx, settings.n_parallel, settings.warmup = sys.argv[1], int(sys.argv[3]), 1, False
 settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
 settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
 settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = int(sys.argv[2])

@@ -23,13 +23,16 @@ def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parit
     front = [f"library_name: {LIBRARY[form]}", "tags: [reinforcement-learning, grpo, lora]"]
     front += [f"base_model: {base}"] if on_the_hub else []
     trained = checkpoint.trained_on()
+    sampled = f"{trained['trajectories']} trajectories sampled from the model, in {trained['groups']} groups (GRPO)"
+    shown = f"{trained['demonstrations']} demonstrations (supervised fine-tuning)"
+    data = [text for text, name in ((shown, "demonstrations"), (sampled, "trajectories")) if trained[name]]
     lines = [
         "---", *front, "---", f"# {_without_markup(checkpoint.name)}, step {checkpoint.step}", "",
-        f"`{base_name}` with a LoRA adapter (rank {checkpoint.settings()['r']}), trained with GRPO by art_nb "
+        f"`{base_name}` with a LoRA adapter (rank {checkpoint.settings()['r']}), trained by art_nb "
         f"{version('art-nb')} (TRL, PEFT); this is {CONTENTS[form]}.", "",
         f"- base model: `{base_name}`",
         f"- project: `{_without_markup(checkpoint.project)}`",
-        f"- data: {trained['trajectories']} trajectories sampled from the model, in {trained['groups']} groups",
+        f"- data: {' and '.join(data) or 'none was logged'}",
         f"- steps: {trained['steps']}",
         f"- compared with the checkpoint: {parity}", "",
         "## Results", "", *_results_table(checkpoint),

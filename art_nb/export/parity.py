@@ -77,13 +77,19 @@ class ParityReport:
         )
 
 
-async def greedy_answers(policy: Policy, conversations: Iterable[Sequence[dict[str, Any]]]) -> list[GreedyAnswer]:
+async def greedy_answers(
+    policy: Policy, conversations: Iterable[Sequence[dict[str, Any]]], *, skip: bool = False
+) -> list[GreedyAnswer]:
     """Sample the policy at temperature 0, as a backend's client does; cut each answer after its first control token.
 
-    Some engines stop at any control token.
+    Some engines stop at any control token. skip: leave out conversations that the sampler refuses, for example because
+    no NEW_TOKENS tokens fit after them.
+
+    Raises: RequestError when it refuses one, unless `skip`.
     """
     from peft import get_peft_model_state_dict
 
+    from art_nb.inference.chat import RequestError
     from art_nb.inference.sampler import Sampler
 
     adapter = get_peft_model_state_dict(policy.model, save_embedding_layers=False)
@@ -91,15 +97,21 @@ async def greedy_answers(policy: Policy, conversations: Iterable[Sequence[dict[s
     sampler = Sampler(policy.base, policy.tokenizer)
     control = {i for i, token in policy.tokenizer.added_tokens_decoder.items() if token.special}
 
-    async def answer(messages: Sequence[dict[str, Any]]) -> GreedyAnswer:
-        completion: Any = await sampler.create(messages=list(messages), policy=named, temperature=0, max_tokens=NEW_TOKENS)
+    async def answer(messages: Sequence[dict[str, Any]]) -> GreedyAnswer | None:
+        completion: Any
+        try:
+            completion = await sampler.create(messages=list(messages), policy=named, temperature=0, max_tokens=NEW_TOKENS)
+        except RequestError:
+            if skip:
+                return None
+            raise
         choice = completion.choices[0]
         text = policy.tokenizer.decode(choice.prompt_token_ids, skip_special_tokens=False)
         ends = (i for i, token in enumerate(choice.token_ids, start=1) if token in control)
         length = next(ends, len(choice.token_ids))
         return GreedyAnswer(text, list(choice.prompt_token_ids), choice.token_ids[:length], choice.token_logprobs[:length])
 
-    return list(await asyncio.gather(*map(answer, conversations)))
+    return [each for each in await asyncio.gather(*map(answer, conversations)) if each is not None]
 
 
 def compare(answers: Sequence[GreedyAnswer], engine: Engine, dtype: torch.dtype) -> ParityReport:

@@ -2,7 +2,8 @@
 
 Each conversation owns a slot. A forward takes the new tokens of several slots, packed into one row without padding, and
 each token attends to its own slot. A turn therefore costs only its new tokens, and the last layer computes attention only
-for the tokens whose logits are needed. Works with any causal LM of transformers.
+for the tokens whose logits are needed. Works with causal LMs of transformers whose layers all attend, in full or in a
+window (see `training.policy.load_policy`).
 """
 
 from collections import defaultdict
@@ -25,6 +26,8 @@ def slot_attention(module, query, key, value, attention_mask, slot_cache=None, *
     """Attention function for transformers' models. Without `slot_cache`, an argument of the model's forward, it is SDPA."""
     if slot_cache is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    if ignored := [name for name in ("s_aux", "softcap") if options.get(name) is not None]:
+        raise ValueError(f"{type(module).__name__} is not supported: the sampler does not compute {ignored[0]}")
     window = options.get("sliding_window")
     return slot_cache.attend(module.layer_idx, query, key, value, options["scaling"], window), None
 

@@ -33,7 +33,9 @@ class RequestError(openai.BadRequestError, ValueError):
 
 def _check_tools(tools: list[dict]) -> list[dict]:
     for tool in tools:
-        if not isinstance(function := tool.get("function"), dict) or not isinstance(function.get("name"), str):
+        function = tool.get("function")
+        fields = function if isinstance(function, dict) else {}
+        if not isinstance(fields.get("name"), str) or not isinstance(fields.get("parameters") or {}, dict):
             raise ValueError(f'tools holds {tool!r}: expected {{"type": "function", "function": {{"name": ...}}}}')
     return tools
 
@@ -163,8 +165,9 @@ class SampledChoice(Protocol):
 
 
 def is_sampled(choice: Choice) -> TypeGuard[SampledChoice]:
-    """Whether the choice carries its tokens."""
-    return bool(getattr(choice, "token_ids", None))
+    """Whether the choice carries its tokens, those of the prompt and their probabilities (vLLM gives at most its own)."""
+    fields = "prompt_token_ids", "token_logprobs"
+    return bool(getattr(choice, "token_ids", None)) and all(hasattr(choice, name) for name in fields)
 
 
 def parse_tool_calls(text: str) -> tuple[list[dict], str]:

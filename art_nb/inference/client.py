@@ -232,8 +232,9 @@ class EventStream(httpx.AsyncByteStream):
             return await anext(self._events, b"")
 
     async def aclose(self) -> None:
-        await self._events.aclose()
         await self._chunks.aclose()
+        if not self._events.ag_running:  # type: ignore[attr-defined]  # else another task reads: it ends by itself
+            await self._events.aclose()
 
 
 class BlockingEventStream(httpx.SyncByteStream):

@@ -46,6 +46,8 @@ def _is_recorded(response: httpx.Response) -> bool:
 
 def _record(response: httpx.Response) -> None:
     request = json.loads(response.request.content)
+    if not request.get("stream") and not response.json().get("choices"):
+        return
     # `construct` is as lenient with other servers' answers as the client itself.
     choice = _streamed(response.text) if request.get("stream") else Choice.construct(**response.json()["choices"][0])
     record(request["messages"], request.get("tools"), choice)
@@ -57,7 +59,7 @@ def _streamed(events: str) -> Choice:
 
     state = ChatCompletionStreamState()
     sampling: dict[str, Any] = {}
-    for line in events.splitlines():
+    for line in events.split("\n"):  # `splitlines` splits inside texts, too, for example at U+2028
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":
             chunk = json.loads(data)

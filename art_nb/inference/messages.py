@@ -23,8 +23,13 @@ def normalize(messages: Any) -> list[dict]:
 def _is_normal(message: Any) -> bool:
     if type(message) is not dict or message.get("role") not in ROLES or type(message.get("content")) is not str:
         return False
-    calls = message.get("tool_calls", ())  # None in openai's `model_dump()`
-    return calls is not None and all(type(call) is dict for call in calls)
+    calls = message.get("tool_calls", [])  # None in openai's `model_dump()`
+    return type(calls) is list and all(map(_is_call, calls))
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function", call) if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
 
 
 def _normalize_one(message: Any, where: str) -> dict:
@@ -38,9 +43,10 @@ def _normalize_one(message: Any, where: str) -> dict:
         content = "".join(part["text"] for part in content)
     if not isinstance(content, str):
         raise RequestError(f"{where}: content is {content!r}: expected a string or a list of text parts")
-    calls = [call.model_dump() if hasattr(call, "model_dump") else call for call in calls]
-    if not all(isinstance(call, dict) for call in calls):
-        raise RequestError(f"{where}: tool_calls is {calls!r}: expected a list of dicts")
+    if isinstance(calls, list | tuple):
+        calls = [call.model_dump() if hasattr(call, "model_dump") else call for call in calls]
+    if not isinstance(calls, list) or not all(map(_is_call, calls)):
+        raise RequestError(f"{where}: tool_calls is {calls!r}: expected a list of dicts with a function's name")
     message = {**message, "content": content, "tool_calls": calls}
     return message if calls else {k: v for k, v in message.items() if k != "tool_calls"}
 

@@ -84,7 +84,7 @@ class Chunks:
         self._new, self._due = asyncio.Event(), 0.0
         for generation in generations:
             generation.on_token = self._on_token
-            generation.done.add_done_callback(lambda _: self._new.set())
+            generation.done.add_done_callback(self._on_done)
         self._chunks = self._generate()
 
     def __aiter__(self) -> Chunks:
@@ -97,7 +97,14 @@ class Chunks:
         """Stop sampling."""
         for generation in self._generations:
             generation.cancel()
-        await self._chunks.aclose()
+        self._new.set()
+        if not self._chunks.ag_running:  # type: ignore[attr-defined]  # else another task reads: it ends by itself
+            await self._chunks.aclose()
+
+    def _on_done(self, done: asyncio.Future) -> None:
+        if not done.cancelled():
+            done.exception()  # asyncio then takes it for known, also if another choice raises its own first
+        self._new.set()
 
     def _on_token(self) -> None:
         if time.monotonic() >= self._due:
@@ -111,6 +118,8 @@ class Chunks:
             while left:
                 await self._new.wait()
                 self._new.clear()
+                if any(generation.finish_reason == "cancelled" for generation in self._generations):
+                    return
                 for generation, chunks in list(left.items()):
                     for choice in self._next(generation, chunks, left):
                         self._due = time.monotonic() + self.min_interval()

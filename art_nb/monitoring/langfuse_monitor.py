@@ -96,6 +96,7 @@ def _service_errors(url: str) -> Iterator[None]:
         raise ServiceUnavailable(f"{url} does not answer ({type(error).__name__})") from error
     except ApiError as error:
         _check(error.status_code or 500)
+        raise RuntimeError(f"{url} answers, but not as Langfuse's API does") from error
 
 
 def _check(status: int) -> None:

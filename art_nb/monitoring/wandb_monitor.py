@@ -67,7 +67,7 @@ class WandbMonitor(Monitor):
         run = self._run(entry)
         values: dict[str, Any] = {
             name if name.split("/")[0] in SECTIONS else f"{entry.split}/{name}": value
-            for name, value in entry.row.items()
+            for name, value in ((name, getattr(v, "item", lambda v=v: v)()) for name, v in entry.row.items())
             if isinstance(value, int | float)
         }
         if self.trajectories and entry.trajectories:

@@ -11,8 +11,9 @@ from typing import Any
 
 from art_nb.rewards.rubric import weighted
 from art_nb.trajectories import Trajectory
+from art_nb.trajectories.records import call_of
 
-FAILED = re.compile(r'^\W*(error|traceback|exception)\b|"(error|exception)"\s*:', re.IGNORECASE)
+FAILED = re.compile(r'^\W*(error|traceback|exception|malformed|refused)\b|"(error|exception)"\s*:', re.IGNORECASE)
 READABLE = 1_500  # characters; longer answers score less
 
 
@@ -64,11 +65,9 @@ def _messages(trajectory: Trajectory) -> list[Mapping[str, Any]]:
 
 def _calls(trajectory: Trajectory) -> list[tuple[str, str]]:
     """Return (tool, arguments as JSON) of every call, in order, including those of additional histories."""
-    return [
-        (call["function"]["name"], call["function"]["arguments"] or "{}")
-        for message in _messages(trajectory)
-        for call in message.get("tool_calls") or []
-    ]
+    messages = _messages(trajectory)
+    calls = [call_of(call) for message in messages for call in message.get("tool_calls") or []]
+    return [(call["name"], call["arguments"] or "{}") for call in calls]
 
 
 def _final_answer(trajectory: Trajectory) -> str:

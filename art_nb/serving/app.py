@@ -115,6 +115,8 @@ def serve(options: Sequence[str]) -> int:
     except ValueError as error:
         print(describe_error(error), file=sys.stderr)
         return 2
+    if created:  # its digest is stored: the next start cannot show it
+        print(f"token (shown only once): {created}", flush=True)
     try:
         lock = lock_folder(settings.path)
     except RuntimeError as error:
@@ -128,8 +130,6 @@ def serve(options: Sequence[str]) -> int:
         return 1
     with listening, lock:
         url = f"http://{settings.host}:{listening.getsockname()[1]}"
-        if created:
-            print(f"token (shown only once): {created}", flush=True)
         print(f"art_nb serves {', '.join(settings.base_models)} at {url}", flush=True)
         config = uvicorn.Config(
             make_app(settings, token), log_level="warning", server_header=False, date_header=False,

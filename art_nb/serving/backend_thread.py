@@ -66,7 +66,10 @@ class BackendThread:
                 await available.wait()
                 available.clear()
                 finished = pumping.done()
-                if new := [unread.popleft() for _ in range(len(unread))]:
+                new: list[T] = []
+                while unread:  # to the end: else the producer could pause at MAX_BUFFERED without being counted here
+                    new.append(unread.popleft())
+                if new:
                     if len(new) >= MAX_BUFFERED:
                         self.loop.call_soon_threadsafe(has_capacity.set)
                     yield new

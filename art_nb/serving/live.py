@@ -113,10 +113,10 @@ class PageUpdates:
         log, history = RunLog(folder), folder / "history.jsonl"
         subject, text = self.state.progress.latest
         text = text if subject == model else ""
-        if self._is_new("training", (history.stat().st_size if history.exists() else 0, text)):
+        if self._is_new("training", (model, history.stat().st_size if history.exists() else 0, text)):
             messages.append({"model": model, "training": _training_view(log.rows(), model, text)})
         step = max((int(path.stem) for path in (folder / "trajectories/train").glob("*.jsonl")), default=None)
-        if step is not None and self._is_new("step", step) and (records := log.records("train", step)):
+        if step is not None and self._is_new("step", (model, step)) and (records := log.records("train", step)):
             messages.append({"model": model, "trajectories": _trajectory_viewer(records[:MAX_TRAJECTORIES])})
         return messages
 

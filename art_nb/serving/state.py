@@ -27,21 +27,22 @@ class ProgressFeed:
     """Progress messages, ("project/name" of the model or "", text), from the backend's thread to other event loops."""
 
     def __init__(self) -> None:
-        self._subscribers: dict[asyncio.Queue[tuple[str, str]], asyncio.AbstractEventLoop] = {}
+        self._subscribers: dict[asyncio.Queue[str], tuple[str, asyncio.AbstractEventLoop]] = {}
         self.latest = ("", "")
 
     def publish(self, spec: ModelSpec | None, text: str) -> None:
         """Send a message about a model, or about none. Called in the backend's thread."""
         self.latest = ("/".join(spec.key) if spec else "", text)
-        for queue, loop in tuple(self._subscribers.items()):
-            with suppress(RuntimeError):  # the loop was closed
-                loop.call_soon_threadsafe(queue.put_nowait, self.latest)
+        for queue, (model, loop) in tuple(self._subscribers.items()):
+            if model == self.latest[0]:
+                with suppress(RuntimeError):  # the loop was closed
+                    loop.call_soon_threadsafe(queue.put_nowait, text)
 
     @contextmanager
-    def subscribe(self) -> Iterator[asyncio.Queue[tuple[str, str]]]:
-        """Yield a queue of the running event loop that receives every message until the block ends."""
-        queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
-        self._subscribers[queue] = asyncio.get_running_loop()
+    def subscribe(self, model: str) -> Iterator[asyncio.Queue[str]]:
+        """Yield a queue of the running event loop that receives the texts about a model until the block ends."""
+        queue: asyncio.Queue[str] = asyncio.Queue()
+        self._subscribers[queue] = model, asyncio.get_running_loop()
         try:
             yield queue
         finally:

@@ -21,7 +21,6 @@ from art_nb.serving.registry import BASE_MODELS
 from art_nb.serving.specs import ForkRequest, ModelSpec, Name, TrainRequest, TrainSFTRequest
 from art_nb.serving.state import ServerState
 from art_nb.storage import checkpoints
-from art_nb.storage.run_log import RunLog
 
 log = logging.getLogger("art_nb.serving")
 
@@ -128,16 +127,6 @@ def routes(state: ServerState) -> APIRouter:
 
         await run(delete())
 
-    @router.get("/{project}/{name}/history")
-    def history(project: Name, name: Name) -> list[dict[str, Any]]:
-        """Return the metrics of all steps."""
-        return RunLog(models.folder(project, name)).rows()
-
-    @router.get("/{project}/{name}/trajectories/{step}")
-    def trajectories(project: Name, name: Name, step: Step) -> list[dict[str, Any]]:
-        """Return the trajectories that a step was trained on, as records (`art_nb.trajectories.records`)."""
-        return RunLog(models.folder(project, name)).records("train", step)
-
     return router
 
 
@@ -156,7 +145,7 @@ async def _complete(
 async def _train(state: ServerState, project: str, name: str, request: TrainRequest | TrainSFTRequest) -> Response:
     async def results() -> AsyncIterator[dict[str, Any]]:
         task = asyncio.create_task(state.thread.run(state.training.train(project, name, request)))
-        with state.progress.subscribe() as messages:
+        with state.progress.subscribe(f"{project}/{name}") as messages:
             try:
                 while not task.done():
                     message = asyncio.create_task(messages.get())
@@ -165,8 +154,8 @@ async def _train(state: ServerState, project: str, name: str, request: TrainRequ
                         message.cancel()
                         if not task.done():
                             yield {"progress": None}
-                    elif message.result()[0] == f"{project}/{name}":
-                        yield {"progress": message.result()[1]}
+                    else:
+                        yield {"progress": message.result()}
                 yield {"result": task.result()}
             except Exception as error:
                 if (status := status_of(error)) >= 500:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path
+from fastapi import APIRouter, Body, Path, Response
 from pydantic import BaseModel, Field, ValidationError
 
 from art_nb.backends.errors import StatusError
@@ -53,9 +54,9 @@ def routes(state: ServerState) -> APIRouter:
         return work.counts(given.batch)
 
     @router.post("/leases")
-    def lease(worker: Annotated[WorkerName, Body()], most: Annotated[int, Body(ge=1, le=1024)]) -> dict[str, Any]:
+    def lease(worker: Annotated[WorkerName, Body()], most: Annotated[int, Body(ge=1, le=1024)]) -> Response:
         """Lease up to `most` episodes. Unless renewed within `seconds`, they are leased to another worker."""
-        return {"episodes": work.lease(worker, most, seconds), "seconds": seconds}
+        return _json({"episodes": work.lease(worker, most, seconds), "seconds": seconds})
 
     @router.post("/leases/renewed")
     def renew(leases: Annotated[list[LeaseKey], Body(embed=True, max_length=1024)]) -> dict[str, int]:
@@ -83,8 +84,13 @@ def routes(state: ServerState) -> APIRouter:
         return work.counts(batch)
 
     @router.get("/{batch}/results")
-    def results(batch: Annotated[BatchName, Path()]) -> list[Any]:
+    def results(batch: Annotated[BatchName, Path()]) -> Response:
         """Return the results of a batch in its order; null for episodes that are not done."""
-        return work.results(batch)
+        return _json(work.results(batch))
 
     return router
+
+
+def _json(content: Any) -> Response:
+    """Return JSON as Python writes it: FastAPI turns NaN into null, and cannot encode a lone surrogate."""
+    return Response(json.dumps(content), media_type="application/json")

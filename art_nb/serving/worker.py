@@ -111,10 +111,13 @@ class EpisodeWorker:
             raise
         except Exception as error:
             result["exception"] = PydanticException.of(error).model_dump()
-        try:
-            await self.connection.ask("POST", "/api/work/results", result)
-        except RequestRefused as error:  # its batch was deleted
-            print(f"episode {result['place']} of {result['batch']} was too late: {error}", file=sys.stderr)
+        for _ in range(2):  # the result; if it is refused, the reason
+            try:
+                return await self.connection.ask("POST", "/api/work/results", result)
+            except RequestRefused as error:
+                print(f"episode {result['place']} of {result['batch']} was refused: {error}", file=sys.stderr)
+                reason = {"exception": PydanticException.of(error).model_dump()}
+                result = {name: result[name] for name in ("batch", "place")} | reason
 
     def _model(self, episode: dict[str, Any]) -> Model:
         """Return the model for the rollout; its requests go to the policy of the episode."""
@@ -151,6 +154,8 @@ def work(options: Sequence[str]) -> int:
     try:
         settings = WorkerSettings(_cli_parse_args=list(options))
         rollout = load_rollout(settings.rollout)
+        if not settings.url.startswith(("http://", "https://")):
+            raise ValueError(f"the address is {settings.url!r}: expected something like http://127.0.0.1:8000")
     except (ValueError, ImportError) as error:
         print(describe_error(error), file=sys.stderr)
         return 2
@@ -158,7 +163,7 @@ def work(options: Sequence[str]) -> int:
     worker = EpisodeWorker(connection, rollout, f"{platform.node()}-{os.getpid()}"[:100], settings.at_once)
     try:
         asyncio.run(worker.run())
-    except (Unreachable, TokenRefused) as error:
+    except (Unreachable, RequestRefused) as error:  # TokenRefused, too
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

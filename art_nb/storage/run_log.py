@@ -13,7 +13,8 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,6 +78,17 @@ class RunLog:
             self._totals.builder.load_state_dict(self._logged_sums())
         builder = self._totals.builder
         return builder if cost_context is None else builder.for_cost_context(cost_context)
+
+    @contextmanager
+    def undone_on_error(self) -> Iterator[None]:
+        """Let the counters be as before the block if it raises: the same step or row will be tried again."""
+        before, logged_at = self.metrics_builder().counters(), self._totals.logged_at
+        try:
+            yield
+        except BaseException:
+            self.metrics_builder().restore_counters(before)
+            self._totals.logged_at = logged_at
+            raise
 
     async def complete_row(self, split: str, row: dict[str, Any], groups: list[TrajectoryGroup]) -> dict[str, Any]:
         """Return the row with all costs, seconds and counts since the last row of its split, and their sums over the run.

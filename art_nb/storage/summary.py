@@ -15,7 +15,7 @@ from art_nb.trajectories.usage import rollout_seconds
 
 def as_groups(trajectories: Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
     """Return groups unchanged, and loose trajectories and exceptions as one group. Raises: TypeError for a mixture."""
-    items = list(trajectories)
+    items = [trajectories] if isinstance(trajectories, TrajectoryGroup) else list(trajectories)
     groups = [item for item in items if isinstance(item, TrajectoryGroup)]
     members = [item for item in items if isinstance(item, Trajectory | BaseException)]
     if len(groups) == len(items):
@@ -79,7 +79,7 @@ def counts(groups: list[TrajectoryGroup], split: str) -> dict[str, int]:
         "data/step_num_groups_submitted": len(groups),
     }
     choices = [choice for group in groups for trajectory in group for choice in trajectory.all_choices()]
-    if tokens := sum(len(getattr(choice, "token_ids", ())) for choice in choices):
+    if tokens := sum(len(getattr(choice, "token_ids", None) or ()) for choice in choices):
         found["data/step_actor_tokens"] = tokens
     if split == "train":
         found["data/step_num_groups_trainable"] = sum(len({t.reward for t in group}) > 1 for group in groups)

@@ -42,7 +42,7 @@ def _is_plain_lora(module: torch.nn.Module) -> bool:
     if type(module) is not LoraLinear or type(module.base_layer) is not torch.nn.Linear or module.disable_adapters:
         return False
     dropout = any(isinstance(module.lora_dropout[name], torch.nn.Dropout) for name in module.active_adapters)
-    return not (dropout or module.lora_variant or any(module.lora_bias.values()))
+    return not dropout
 
 
 def _should_fold(layer: LoraLinear) -> bool:

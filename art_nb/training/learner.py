@@ -1,12 +1,12 @@
 """One GRPO update: TRL's GRPOTrainer on gathered trajectories, in place of completions that it would generate.
 
 The loss, its options and its metrics are TRL's. Added here: groups of any size, micro-batches whose weighted losses add up
-to the loss of the batch, an advantage per token, and metrics that explain a step.
+to the loss of the batch, an advantage per token, and metrics that explain a step. Only two options of TRL depend on the
+micro-batches: `top_entropy_quantile`, and `entropy_coef` with a loss of SEQUENCE_MEAN_LOSSES.
 """
 
 import math
 import time
-import warnings
 from contextlib import nullcontext
 from typing import Any
 
@@ -14,9 +14,10 @@ import torch
 from transformers.integrations import get_reporting_integration_callbacks
 
 from art_nb.training.grpo import kl_k3, ratio
+from art_nb.training.micro_batches import split_sequences
 from art_nb.training.policy import Policy, default_learning_rate
 from art_nb.training.sequences import TokenSequence
-from art_nb.training.trainer import Report, SequenceTrainer, summarize_updates, trl_settings
+from art_nb.training.trainer import Report, SequenceTrainer, summarize_updates, trl_settings, warn_of_ignored
 from art_nb.types import TrainConfig
 
 # After policy, which disables TRL's telemetry and imports this class before Unsloth can replace it.
@@ -24,6 +25,10 @@ from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
 # Losses that weigh all sequences equally. In the others a micro-batch weighs by its share of the trained tokens.
 SEQUENCE_MEAN_LOSSES = {"grpo", "sapo", "luspo", "dr_grpo"}
+# Options of TRL without effect, because TrainConfig has them, or because groups and batches have any size.
+IN_TRAIN_CONFIG = {
+    "num_iterations", "learning_rate", "beta", "scale_rewards", "steps_per_generation", "generation_batch_size",
+}  # fmt: skip
 KL_SAMPLE = 32  # without a KL penalty, the KL is measured on one sequence of so many
 
 
@@ -35,7 +40,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
         get every step through `report`; by default none.
     output_dir: where TRL may write. tokens_per_micro_batch: see `SequenceTrainer`.
 
-    Raises: ValueError: the loss type needs one advantage per sequence.
+    Raises: ValueError: the loss type needs one advantage per sequence, or use_adaptive_entropy is set.
     """
 
     metric_names = {
@@ -57,9 +62,12 @@ class Learner(SequenceTrainer, GRPOTrainer):
         )
         if self.loss_type == "vespo":
             raise ValueError("loss_type 'vespo' takes one advantage per sequence; here every token has its own")
+        if getattr(self.args, "use_adaptive_entropy", False):
+            raise ValueError("grpo: use_adaptive_entropy would adapt to each micro-batch; give entropy_coef")
         self.low_precision = policy.model.dtype != torch.float32
         integrations = tuple(get_reporting_integration_callbacks(self.args.report_to))
-        self._reporters = [each for each in self.callback_handler.callbacks if isinstance(each, integrations)]
+        callbacks = self.callback_handler.callbacks
+        self.callback_handler.callbacks = [each for each in callbacks if isinstance(each, integrations)]
         self._reporting = False
 
     def learn(
@@ -102,18 +110,14 @@ class Learner(SequenceTrainer, GRPOTrainer):
         self.state.global_step = step
         if not self._reporting:
             self._reporting = True
-            self._notify("on_train_begin")
-        self._notify("on_log", logs=dict(metrics))
+            self.callback_handler.on_train_begin(self.args, self.state, self.control)
+        self.callback_handler.on_log(self.args, self.state, self.control, dict(metrics))
 
     def end(self) -> None:
         """Tell the integrations in `report_to` that the run is over."""
         if self._reporting:
             self._reporting = False
-            self._notify("on_train_end")
-
-    def _notify(self, event: str, **arguments: Any) -> None:
-        for reporter in self._reporters:
-            getattr(reporter, event)(self.args, self.state, self.control, model=self.policy.model, **arguments)
+            self.callback_handler.on_train_end(self.args, self.state, self.control)
 
     def micro_batches(self, sequences: list[TokenSequence], config: TrainConfig) -> list[dict]:
         """Return the micro-batches of one update, see `weighted_micro_batches`."""
@@ -153,9 +157,12 @@ class Learner(SequenceTrainer, GRPOTrainer):
     def _sampled_kl(self, sequences: list[TokenSequence]) -> float:
         """Return the KL to the base model, nats per sampled token, on one of `KL_SAMPLE` sequences, of all lengths."""
         by_length = sorted(sequences, key=lambda s: len(s.ids))
-        batch = self.collate(by_length[(len(by_length) - 1) // 2 % KL_SAMPLE :: KL_SAMPLE])
-        kl = kl_k3(self._logprobs(batch, of_base=False), self._logprobs(batch, of_base=True))
-        return float((kl * batch["tool_mask"]).sum() / batch["tool_mask"].sum())
+        sample, total, tokens = by_length[(len(by_length) - 1) // 2 % KL_SAMPLE :: KL_SAMPLE], 0.0, 0
+        for part in split_sequences(sample, self.tokens_per_micro_batch, len(sample), self.as_tree):
+            batch = self.collate(part)
+            kl = kl_k3(self._logprobs(batch, of_base=False), self._logprobs(batch, of_base=True))
+            total, tokens = total + float((kl * batch["tool_mask"]).sum()), tokens + int(batch["tool_mask"].sum())
+        return total / tokens
 
     def _ratio_range(self, batches: list[dict]) -> dict[str, float]:
         """Return minimum and maximum of the ratio to the sampler's probability, over tokens for which that is known."""
@@ -171,11 +178,6 @@ def _grpo_settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
     """Return the fields of GRPOConfig: the given ones, over defaults that suit gathered trajectories."""
     # `micro_batches` decides how a batch is split; these values only have to pass TRL's checks.
     fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    if ignored := sorted(set(grpo) & {*fixed, "steps_per_generation", "generation_batch_size", "num_iterations"}):
-        warnings.warn(
-            f"without effect here: {', '.join(ignored)} (groups have any size; TrainConfig's num_updates sets the number "
-            "of optimizer steps)",
-            stacklevel=5,
-        )
+    ignored = warn_of_ignored(grpo, {*fixed, *IN_TRAIN_CONFIG}, stacklevel=6)
     defaults = trl_settings(policy, output_dir) | {"temperature": 1.0}
     return defaults | {name: value for name, value in grpo.items() if name not in ignored} | fixed

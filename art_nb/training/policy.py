@@ -9,6 +9,7 @@ import gc
 import importlib.util
 import json
 import os
+import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
@@ -35,6 +36,8 @@ SMALL_MODEL = 20_000_000  # base models with fewer parameters have defaults of t
 UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank")
 # Models whose configuration sets one of these change the logits after the output head. Learner and sampler do not.
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
+LAYER_TYPES = {"full_attention", "sliding_attention"}  # that the sampler computes
+ADAPTER_MATRIX = re.compile(r"\.lora_(embedding_)?[AB]\.default(\.weight)?$")  # names of the weights that it merges or adds
 
 
 @dataclass
@@ -97,7 +100,8 @@ def load_policy(
     peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Not for an adapter.
     seed: of the adapter's random initialisation.
 
-    Raises: FileNotFoundError: a path that does not exist. ValueError: an unknown engine, or an unsupported model family.
+    Raises: FileNotFoundError: a path that does not exist. ValueError: an unknown engine, an unsupported model family or kind
+        of adapter.
     """
     _freeze_objects()
     name = _model_name(base_model)
@@ -116,6 +120,13 @@ def load_policy(
     config = model.config.get_text_config()
     if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:
         raise ValueError(f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits")
+    if kinds := set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES:
+        raise ValueError(f"models of type {config.model_type!r} are not supported: they have layers of {min(kinds)}")
+    if others := [n for n, p in model.named_parameters() if p.requires_grad and not ADAPTER_MATRIX.search(n)]:
+        raise ValueError(
+            f"{min(others)} would be trained, but only LoRA's matrices A and B can be: leave out use_dora, lora_bias, bias, "
+            "modules_to_save and trainable_token_indices in peft_args"
+        )
     return Policy(model, tokenizer, engine, sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n))
 
 

@@ -50,13 +50,13 @@ def multi_lora_model(model: PeftModel, base: PreTrainedModel) -> MultiLoraModel 
     """Return `base` prepared for unmerged adapters of the shape of `model`'s; None if they can only be merged.
 
     Unmerged adapters need plain linear layers that see all tokens in order. Experts see some of them, reordered, and the
-    output head only those whose logits are needed; other kinds of adapters do more than add a product.
+    output head only those whose logits are needed.
     """
     layers = _adapted_layers(model)
     head = model.get_base_model().get_output_embeddings()
     plain = all(
         isinstance(layer.get_base_layer(), torch.nn.Linear)
-        and not (layer.lora_variant or any(layer.lora_bias.values()) or getattr(layer, "fan_in_fan_out", False))
+        and not getattr(layer, "fan_in_fan_out", False)
         and not (layer is head or ".experts." in name)
         for name, layer in layers.items()
     )

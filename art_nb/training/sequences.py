@@ -92,10 +92,11 @@ def build_sequences(
             f"{', '.join(samplers)}. TrainConfig(other_policies=True) trains on these as well."
         )
     advantages = compute_advantages(groups, config, choice_filter.rejects_all)
+    unscaled = compute_advantages(groups, config.model_copy(update={"scale_rewards": "none"}), choice_filter.rejects_all)
     prompts = PromptEncoder(tokenizer, [])
     sequences, without_signal = [], 0
     for g, group in enumerate(groups):
-        signal = has_signal(group, advantages[g])
+        signal = has_signal(group, unscaled[g])
         without_signal += not signal
         for t, trajectory in enumerate(group):
             if choice_filter.rejects_all(trajectory):
@@ -128,7 +129,7 @@ def check_rewards(groups: list[TrajectoryGroup]) -> None:
 
 
 def has_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bool:
-    """Whether an advantage of the group differs from zero by more than the rounding error of its baseline."""
+    """Whether an advantage of the group, not scaled, differs from zero by more than the rounding error of its baseline."""
     rewards = [abs(r) for t in group for r in (t.reward, *(t.turn_rewards or []))]
     return any(abs(a) > 1e-9 * max(1.0, *rewards) for choices in advantages for a in choices)
 

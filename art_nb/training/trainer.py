@@ -24,6 +24,7 @@ from art_nb.training.process_group import SingleProcess
 from art_nb.training.sequences import TokenSequence
 
 Report = Callable[[str], None]  # called with a text that says what is being computed
+SCHEDULE = {"num_train_epochs", "max_steps", "warmup_steps", "warmup_ratio", "lr_scheduler_type", "lr_scheduler_kwargs"}
 NARROWED = ("self_attn.q_proj", "self_attn.o_proj", "mlp")  # modules of the last layer
 MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recomputed in the backward pass
 
@@ -225,6 +226,18 @@ def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
         "bf16": on_gpu and dtype == torch.bfloat16, "fp16": on_gpu and dtype == torch.float16,
         "gradient_checkpointing": False, "disable_tqdm": True, "weight_decay": 0.0,
     }  # fmt: skip
+
+
+def warn_of_ignored(given: dict[str, Any], ignored: set[str], stacklevel: int) -> list[str]:
+    """Warn of the options in `given` that have no effect: those in `ignored`, and TRL's schedule. Returns their names."""
+    found = sorted(given.keys() & (ignored | SCHEDULE))
+    if found:
+        warnings.warn(
+            f"without effect here: {', '.join(found)} (batches and groups have any size; art.TrainConfig and "
+            "art.TrainSFTConfig set updates, learning rate, KL penalty and the scale of rewards)",
+            stacklevel=stacklevel,
+        )
+    return found
 
 
 def tokens_that_fit(device: torch.device) -> int:

@@ -128,14 +128,17 @@ async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callab
             return error
     trajectories = [result] if isinstance(result, Trajectory) else list(result)
     add_usage(trajectories, (started, time.monotonic()), costs)
-    gathering.finished(trajectories, steps=len(trajectories) if isinstance(result, TrajectoryGroup) else 1)
+    counted = [id(trajectory) in gathering.counted for trajectory in trajectories]  # by the group's own rollouts
+    gathering.finished(trajectories, steps=counted.count(False) if isinstance(result, TrajectoryGroup) else 1)
     return result
 
 
 def one_trajectory(result: Any) -> Trajectory:
-    """Return `result`. Raises: TypeError when it is no Trajectory."""
+    """Return `result`. Raises: TypeError when it is no Trajectory, or a metric no number."""
     if not isinstance(result, Trajectory):
         raise TypeError(
             f"a rollout returned {type(result).__name__}, expected a Trajectory; does it end with `return trajectory`?"
         )
+    if wrong := [f"{name}={value!r:.40}" for name, value in result.metrics.items() if not hasattr(value, "__float__")]:
+        raise TypeError(f"a rollout's metrics have {', '.join(wrong)}: expected numbers; text goes into metadata or logs")
     return result

@@ -13,10 +13,9 @@ parse. Per-token numbers are rounded to six decimals.
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from openai.types.chat import ChatCompletionMessageToolCallUnion
 from openai.types.chat.chat_completion import Choice
 
 
@@ -70,10 +69,10 @@ def _turn_rewards(trajectory: Any, choices: int) -> Iterator[float] | None:
 def _turn(item: Any, rewards: Iterator[float] | None) -> dict[str, Any]:
     sampled = isinstance(item, Choice)
     role, content = ("assistant", item.message.content) if sampled else (item["role"], item.get("content"))
-    calls = map(_call, item.message.tool_calls or []) if sampled else (c["function"] for c in item.get("tool_calls") or [])
+    calls = [c.model_dump() for c in item.message.tool_calls or []] if sampled else item.get("tool_calls") or []
     turn = {"role": role, "content": _text(content), "trainable": sampled}
-    if tool_calls := [{"name": call["name"], "arguments": call["arguments"]} for call in calls]:
-        turn["tool_calls"] = tool_calls
+    if calls := list(map(call_of, calls)):
+        turn["tool_calls"] = calls
     if sampled:
         turn.update(_sampled(item))
         if rewards is not None:
@@ -81,10 +80,11 @@ def _turn(item: Any, rewards: Iterator[float] | None) -> dict[str, Any]:
     return turn
 
 
-def _call(call: ChatCompletionMessageToolCallUnion) -> dict[str, str]:
-    if call.type == "custom":
-        return {"name": call.custom.name, "arguments": call.custom.input}
-    return {"name": call.function.name, "arguments": call.function.arguments}
+def call_of(call: Mapping[str, Any]) -> dict[str, str]:
+    """Return name and arguments of a message's tool call; of a custom tool's, its text."""
+    if call.get("type") == "custom":
+        return {"name": call["custom"]["name"], "arguments": call["custom"]["input"]}
+    return {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
 
 
 def _text(content: Any) -> str:

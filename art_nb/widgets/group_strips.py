@@ -13,7 +13,7 @@ LIGHT, DARK = "#eceff2", "#cfd5db"
 def draw_strips(axes, train: list[dict]) -> None:
     """Plot the last row of `train` that has group_rewards, as group_strips.js does in the browser."""
     row: dict = next((row for row in reversed(train) if row.get("group_rewards")), {})
-    groups: list[list[float]] = row.get("group_rewards", [])
+    groups = [[reward for reward in group if reward is not None] for group in row.get("group_rewards", [])]
     style_axes(axes, f"Groups of step {row['step']} (dot: a trajectory)" if groups else "Groups: no rewards by group")
     axes.set_xticks([])
     if not any(groups):

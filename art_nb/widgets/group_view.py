@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 
 import traitlets as t
@@ -43,14 +44,15 @@ class GroupView(View):
     def static_png(self) -> bytes:
         group = self.groups[self.start]
         names = [str(i) for i in group["index"]]
+        advantages = [each or 0.0 for each in group["advantages"]]  # None is not finite
         fig = figure(8, 1.1 + 0.24 * min(24, len(names)))
         left, right = fig.subplots(1, 2, sharey=True)
         style_axes(left, "Reward (line and band: mean ± std)")
         left.axvspan(group["mean"] - group["std"], group["mean"] + group["std"], color=GREY, alpha=0.1, linewidth=0)
         left.axvline(group["mean"], color=GREY, linewidth=1, linestyle="--")
-        left.plot(group["rewards"], names, "o", color="#1f2328", markersize=5)
+        left.plot([math.nan if r is None else r for r in group["rewards"]], names, "o", color="#1f2328", markersize=5)
         style_axes(right, "Advantage" if group["std"] else "No signal: every reward is equal")
-        right.barh(names, group["advantages"], color=[ORANGE if a < 0 else BLUE for a in group["advantages"]], height=0.6)
+        right.barh(names, advantages, color=[ORANGE if a < 0 else BLUE for a in advantages], height=0.6)
         right.axvline(0, color=GREY, linewidth=0.8)
         left.invert_yaxis()
         fig.suptitle(self._title(), fontsize=10, x=0.01, ha="left")
@@ -64,9 +66,10 @@ class GroupView(View):
 
 def _group(step: int, split: str, group: int, members: list[dict]) -> dict:
     rewards = [float(member["reward"]) for member in members]
-    mean = statistics.fmean(rewards)
-    std = statistics.stdev(rewards) if len(rewards) > 1 and len(set(rewards)) > 1 else 0.0
-    given = [member.get("advantage") for member in members]
+    finite = [reward for reward in rewards if math.isfinite(reward)] or [0.0]
+    mean = statistics.fmean(finite)
+    std = statistics.stdev(finite) if len(set(finite)) > 1 else 0.0
+    given = [None if (a := member.get("advantage")) is None else float(a) for member in members]
     return plain({
         "step": step, "split": split, "group": group, "rewards": rewards, "mean": mean, "std": std,
         "index": [member["index"] for member in members],

@@ -170,7 +170,7 @@ class TrainingView(View):
         for i, key in enumerate(panels):
             _draw(fig.add_subplot(grid[i, 2]), key, labels[key], train, val)
         lines = "\n".join(f"{labels[key]}: {self.quiet[key]}" for key in quiet)
-        fig.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=GREY, linespacing=1.5)
+        fig.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=GREY, linespacing=1.5, parse_math=False)
         return png(fig)
 
     def static_html(self) -> str:

@@ -84,7 +84,7 @@ class TrajectoryViewer(View):
             packed += gzip.compress(json.dumps(chunk, separators=(",", ":")).encode(), compresslevel=5, mtime=0)
             index += [_index_row(record, [start, len(packed), place], kind) for place, record in enumerate(some)]
             bodies += chunk
-        best, worst = (choose(zip(index, bodies, strict=True), key=lambda pair: pair[0]["reward"]) for choose in (max, min))
+        best, worst = (choose(zip(index, bodies, strict=True), key=lambda pair: _rank(pair[0])) for choose in (max, min))
         self._extremes = {"best": best, "worst": worst}  # (index row, body), for the picture
         self._kinds = Counter(row["kind"] for row in index if kind).most_common()
         has_boards = any("board" in turn for _, body in (best, worst) for turn in body["turns"])
@@ -94,9 +94,9 @@ class TrajectoryViewer(View):
                          pane=pane_name, has_advantages=largest > 0, advantage_scale=min(largest, 2.0) or 1.0)  # fmt: skip
 
     def summary(self) -> str:
-        rewards = [row["reward"] for row in self.index]
+        rewards = [row["reward"] for row in self.index if row["reward"] is not None] or [None]
         kinds = "; " + ", ".join(f"{count} {name}" for name, count in self._kinds) if self._kinds else ""
-        return f"{len(rewards)} trajectories, rewards from {number(min(rewards))} to {number(max(rewards))}{kinds}"
+        return f"{len(self.index)} trajectories, rewards from {number(min(rewards))} to {number(max(rewards))}{kinds}"
 
     def static_png(self) -> bytes:
         fig = figure(8.6, 3.2)
@@ -115,7 +115,7 @@ class TrajectoryViewer(View):
         return png(fig)
 
     def static_html(self) -> str:
-        ranked = sorted(self.index, key=lambda row: -row["reward"])
+        ranked = sorted(self.index, key=_rank, reverse=True)
         some = ranked if len(ranked) <= 20 else ranked[:10] + ranked[-10:]
         keys = ["step", "group", "index", "reward", "advantage", "turns", *(["kind"] if self._kinds else [])]
         shown = {"reward": number, "advantage": number}
@@ -127,9 +127,11 @@ def _index_row(record: dict, at: list[int], kind: Callable[[dict], str] | None) 
     named = kind(record) if kind else None
     if kind and not isinstance(named, str):
         raise TypeError(f"kind(record) returned {type(named).__name__}: expected a str, e.g. 'wrong answer'")
+    advantage = record.get("advantage")
     return plain({
         "step": record["step"], "split": record.get("split", "train"), "group": record["group"], "index": record["index"],
-        "reward": float(record["reward"]), "advantage": record.get("advantage"), "metrics": record.get("metrics") or {},
+        "reward": float(record["reward"]), "advantage": None if advantage is None else float(advantage),
+        "metrics": record.get("metrics") or {},
         "turns": len(record["turns"]), "at": at, "kind": None if named is None else clean(named),
     })  # fmt: skip
 
@@ -167,13 +169,20 @@ def _short(x: float) -> float:
 
 def _largest_advantage(record: dict) -> float:
     each = [a for turn in record["turns"] for a in turn.get("advantages") or []]
-    return max((abs(a) for a in [*each, record.get("advantage") or 0.0] if math.isfinite(a)), default=0.0)
+    found = map(float, [*each, record.get("advantage") or 0.0])
+    return max((abs(a) for a in found if math.isfinite(a)), default=0.0)
+
+
+def _rank(row: dict) -> float:
+    """The reward, to sort by; one that is not a finite number is the worst."""
+    return -math.inf if row["reward"] is None else row["reward"]
 
 
 def _scatter(axes, index: list[dict]) -> None:
     style_axes(axes, "Reward of each trajectory, by step")
     spread = [row["step"] + 0.5 * (i % 9 / 8 - 0.5) for i, row in enumerate(index)]
-    axes.scatter(spread, [row["reward"] for row in index], s=9, alpha=0.5, color=BLUE, linewidths=0)
+    rewards = [math.nan if row["reward"] is None else row["reward"] for row in index]
+    axes.scatter(spread, rewards, s=9, alpha=0.5, color=BLUE, linewidths=0)
     axes.locator_params(axis="x", integer=True, nbins=5)
 
 

@@ -13,6 +13,7 @@ import weakref
 
 import pytest
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file
 from tiny_models import make_checkpoint
 
@@ -285,6 +286,54 @@ def test_a_step_that_fails_halfway_changes_nothing(base, tmp_path, monkeypatch):
         assert await model.get_step() == 1
 
     asyncio.run(main())
+
+
+def test_a_step_that_fails_and_is_tried_again_is_counted_once(base, tmp_path, monkeypatch):
+    async def trained(path, failures):
+        model = await registered(base, path)
+        groups, save = await gather(model, 0), loaded_model.LoadedModel.save
+        groups[0].trajectories[0].metrics["costs/train/user"] = 1.0
+
+        def full_disk(*args):
+            monkeypatch.setattr(loaded_model.LoadedModel, "save", save)
+            raise OSError("no space")
+
+        if failures:
+            monkeypatch.setattr(loaded_model.LoadedModel, "save", full_disk)
+            with pytest.raises(OSError, match="no space"):
+                await model.train(groups)
+            groups[0].trajectories[0].metrics["costs/train"] = 1.0
+            with pytest.raises(ValueError, match="part of the other"):
+                await model.train(groups)
+            del groups[0].trajectories[0].metrics["costs/train"]
+        await model.train(groups)
+        row = model.history().iloc[-1]
+        return {name: row[name] for name in row.index if name.startswith(("costs/", "data/")) and name != "data/scenario_ids"}
+
+    counted = asyncio.run(trained(tmp_path / "retried", True))
+    assert counted == asyncio.run(trained(tmp_path / "once", False)) and counted["costs/cum/all"] == 1
+
+
+def test_a_loaded_name_with_another_base_model_raises(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+        again = art.TrainableModel(name="m", project="p", base_model=base, _internal_config=model.internal_config)
+        await again.register(model.backend())
+        for change in ({"base_model": "another"}, {"_internal_config": {"peft_args": {"r": 8}}}):
+            given = {"base_model": base, "_internal_config": model.internal_config} | change
+            with pytest.raises(ValueError, match="give this one another name"):
+                await art.TrainableModel(name="m", project="p", **given).register(model.backend())
+
+    asyncio.run(main())
+
+
+def test_a_model_that_cannot_be_loaded_leaves_its_folder_unlocked(tmp_path):
+    async def main():
+        with pytest.raises(Exception, match="nothing_here"):
+            await registered(str(tmp_path / "nothing_here"), tmp_path)
+
+    asyncio.run(main())
+    FileLock(tmp_path / "p/models/m/.lock").acquire(timeout=0)
 
 
 def test_a_step_without_signal_is_counted_and_reported(base, tmp_path):

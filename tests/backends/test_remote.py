@@ -4,6 +4,7 @@ import asyncio
 import json
 import threading
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -14,9 +15,10 @@ from running_server import TOKEN, Server, serving
 from test_backend import gather
 
 import art_nb as art
+from art_nb.backends import lockstep
 from art_nb.backends.errors import StatusError
 from art_nb.backends.local import LocalBackend
-from art_nb.backends.lockstep import Exchange, LockstepSession, SampleRequest
+from art_nb.backends.lockstep import Exchange, LockstepClient, LockstepSession, LockstepSessions, SampleRequest
 from art_nb.backends.remote import RemoteBackend
 
 try:
@@ -74,6 +76,74 @@ def test_a_training_loop_on_a_server_equals_one_in_process(server, tiny_base, tm
     for name in ("adapter_model.safetensors", "optimizer.safetensors"):
         assert (here / name).read_bytes() == (there / name).read_bytes()
     assert not list((tmp_path / "there").rglob("outbox/*"))
+
+
+def test_costs_are_counted_once_here_and_on_the_server(server, tiny_base, tmp_path):
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            model = await registered(backend, tiny_base, "costs")
+            for step in range(2):
+                groups = await gather(model, step)
+                groups[0].metrics["judge_cost_usd"] = 0.25
+                for trajectory in groups[1]:
+                    trajectory.metrics["costs/user"] = 1.0
+                await model.train(groups)
+            return model.history().iloc[-1]
+
+    row = asyncio.run(main())
+    names = "costs/train/judge/ruler", "costs/user", "costs/all", "costs/cum/all"
+    assert [row[name] for name in names] == [0.25, 4, 4.25, 8.5]
+
+
+def test_agents_that_ask_again_after_an_error_are_answered():
+    """The first of two exchanges under way fails while the second waits."""
+    failing = asyncio.Event()
+
+    async def send(key, exchange):
+        if not failing.is_set():
+            await (failing.wait() if exchange["number"] == 0 else asyncio.sleep(60))
+            raise ConnectionError("no answer")
+        return [{"id": each["id"], "status": 400, "error": {"message": "answered"}} for each in exchange["requests"]]
+
+    async def agent(client):
+        ask = partial(client.create, messages=[{"role": "user", "content": "a"}], model="m")
+        with pytest.raises(ConnectionError):
+            await ask()
+        with pytest.raises(ValueError, match="answered"):
+            await ask()
+
+    async def main():
+        client, agents = LockstepClient(send), []
+        for _ in range(2):
+            agents.append(asyncio.create_task(agent(client)))
+            await asyncio.sleep(0.05)
+        failing.set()
+        await asyncio.wait_for(asyncio.gather(*agents), 10)
+
+    asyncio.run(main())
+
+
+def test_a_session_whose_client_waits_does_not_time_out(monkeypatch):
+    monkeypatch.setattr(lockstep, "SESSION_TIMEOUT", 0.0)
+    release = asyncio.Event()
+
+    async def answer(**asked):
+        await release.wait()
+        return ChatCompletion(id="", created=0, model="m", object="chat.completion", choices=[])
+
+    async def main():
+        sessions = LockstepSessions(patience=1)
+        first = Exchange(number=0, requests=[SampleRequest(id=0, request={})])
+        waiting = asyncio.create_task(sessions.session("a", 0, answer).exchange(first))
+        await asyncio.sleep(0.01)
+        sessions.session("b", 0, answer)  # closes sessions that have timed out
+        release.set()
+        assert [each["id"] for each in await waiting] == [0]
+        sessions.session("c", 0, answer)
+        with pytest.raises(StatusError, match="unknown session"):
+            sessions.session("a", 1, answer)
+
+    asyncio.run(main())
 
 
 def demonstrations():

@@ -187,7 +187,7 @@ def test_a_missing_checkpoint(run_folder, requested, complaint):
 
 def test_checkpoint_names(run_folder):
     found = find_checkpoint("m@1", run_folder[0])
-    assert str(found) == "p/m@1" and found.folder.name == "0001" and found.trained_on() == {"steps": 1, "trajectories": 8, "groups": 2}
+    assert str(found) == "p/m@1" and found.folder.name == "0001" and found.trained_on() == {"steps": 1, "trajectories": 8, "groups": 2, "demonstrations": 0}
     assert find_checkpoint("p/m", run_folder[0]).step == 2
 
 
@@ -198,8 +198,11 @@ def test_the_model_card_contains_logged_results_and_no_path(run_folder, tmp_path
     with history.open("a") as file:
         file.write(json.dumps({"step": 2, "split": "val", "reward": 0.625, "won|<b>": 0.5, "trajectories": 16, "time/x": 3.0}) + "\n")
         file.write(json.dumps({"step": 1, "split": "test", "reward": 0.125, "trajectories": 4}) + "\n")
+        file.write(json.dumps({"step": 2, "split": "val", "pass_at_8": 0.9}) + "\n")
+        file.write(json.dumps({"step": 1, "split": "sft", "trajectories": 500}) + "\n")
     export_checkpoint(find_checkpoint("m", path), "adapter", tmp_path / "out", base="someone/small")
     card = (tmp_path / "out/README.md").read_text()
+    assert "500 demonstrations (supervised fine-tuning) and 16 trajectories sampled" in card and "| val | pass_at_8 | 0.9 | 16 |" in card
     assert "| val | reward | 0.625 | 16 |" in card and "won  b" in card and "0.125" not in card and "time/x" not in card
     assert "base_model: someone/small" in card and "16 trajectories" in card and "50 of 50" in card and str(tmp_path) not in card
     assert json.loads((tmp_path / "out/adapter_config.json").read_text())["base_model_name_or_path"] == "someone/small"

@@ -74,6 +74,18 @@ def test_concurrent_rollouts_keep_their_own_conversations(run):
         assert trajectory.reward == number
 
 
+def test_a_rollout_may_return_the_recorded_trajectory(run):
+    async def rollout():
+        for number in range(2):  # two conversations
+            await init_chat_model(max_tokens=4, seed=number).ainvoke(f"number {number}")
+        return art.auto_trajectory()
+
+    async def main(model):
+        return await wrap_rollout(model, rollout)()
+
+    assert len(run(main).all_choices()) == 2
+
+
 def test_a_streamed_and_a_blocking_call_are_recorded_with_their_tokens(run):
     async def rollout():
         chat = init_chat_model(**SAMPLING)

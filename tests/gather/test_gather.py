@@ -127,6 +127,16 @@ def test_groups_made_by_async_functions_count_their_trajectories_once(bars):
 
     assert rewards(asyncio.run(main())) == [[0, 1, 2], [0, 1]]
     assert bars[0].postfix["reward"] == (0 + 1 + 2 + 0 + 1) / 5
+    assert (bars[0].total, bars[0].n) == (5, 5)
+
+
+def test_complete_groups_are_returned_as_they_are():
+    async def main():
+        done = await group_of(2)
+        return done, await art.gather_trajectory_groups([done, group_of(1)])
+
+    done, groups = asyncio.run(main())
+    assert groups[0] is done and rewards(groups) == [[0, 1], [0]]
 
 
 def test_no_groups():

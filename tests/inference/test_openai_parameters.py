@@ -252,6 +252,22 @@ def test_extra_body_overrides_parameters(sampler):
         complete(client, extra_body={"top_k": 1})
 
 
+@pytest.mark.parametrize("calls", [
+    5, "ab", [None], [{"function": None}], [{"function": "ab"}], [{"function": {"name": ["a"], "arguments": "{}"}}], [{}],
+], ids=str)  # fmt: skip
+def test_malformed_tool_calls_are_refused(sampler, calls):
+    for content in ("", None):
+        message = {"role": "assistant", "content": content, "tool_calls": calls}
+        with pytest.raises(RequestError, match=r"messages\[0\]: tool_calls is .*expected a list of dicts"):
+            complete(InProcessClient(sampler.create, lambda: ["agent"]), messages=[message])
+
+
+def test_a_tool_with_malformed_parameters_is_refused(sampler):
+    tool = {"type": "function", "function": {"name": "f", "parameters": 5}}
+    with pytest.raises(RequestError, match="tools holds"):
+        complete(InProcessClient(sampler.create, lambda: ["agent"]), tools=[tool], tool_choice="required")
+
+
 @pytest.mark.parametrize("refused", ["logit_bias", "modalities", "audio", "prediction", "reasoning_effort", "verbosity", "functions", "web_search_options"])
 def test_unsupported_parameters_are_refused_by_name(sampler, refused):
     values = {"logit_bias": {"5": 1}, "modalities": ["audio"], "functions": [{"name": "f"}]}

@@ -13,12 +13,13 @@ import pytest
 import torch
 from openai.types.chat.chat_completion import Choice
 from peft import LoraConfig, PeftModel, get_peft_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from test_backend import adapter, gather, registered, run
 from tiny_models import FAMILIES, make_checkpoint, make_tokenizer
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import art_nb as art
+from art_nb.backends.ray import remote_policy_store
 from art_nb.inference.policies import MultiLoraModel
 from art_nb.inference.sampler import Sampler
 from art_nb.training import policy as policy_module
@@ -323,10 +324,22 @@ def test_three_policies_of_the_real_model_sample_like_each_alone_with_little_mor
     assert len({id(each.model) for each in held}) == 1 and 500e6 < one < three < 1.15 * one
 
 
-@pytest.mark.parametrize("options", [{"use_dora": True}, {"target_modules": ["q_proj", "lm_head"]}], ids=["dora", "head"])
-def test_unsupported_adapters_are_merged(base, options, monkeypatch):
+def test_a_sampler_on_ray_keeps_the_adapters_that_an_exchange_needs(base, monkeypatch):
+    monkeypatch.setattr(remote_policy_store, "IN_MEMORY", 2)
+    policy = load_policy(base, engine="transformers", peft_args={"r": 4, "lora_alpha": 8})
+    store = remote_policy_store.RemotePolicyStore(policy, "m", base, 0, base)
+    for step in range(4):
+        store.add(f"m@{step}", "1", save(adapter_tensors(policy)))
+    store.drop_oldest({"m@0", "m@1", "m@3"})
+    assert [store.has(f"m@{step}", "1") for step in range(4)] == [True, True, False, True]
+    store.drop_oldest({"m@3"})
+    assert [store.has(f"m@{step}", "1") for step in range(4)] == [False, True, False, True]
+
+
+def test_an_adapter_of_the_output_head_is_merged(base, monkeypatch):
     monkeypatch.setattr(policy_module, "SMALL_MODEL", 0)
-    policy = load_policy(base, engine="transformers", peft_args={"r": 4, "lora_alpha": 8, **options})
+    peft_args = {"r": 4, "lora_alpha": 8, "target_modules": ["q_proj", "lm_head"]}
+    policy = load_policy(base, engine="transformers", peft_args=peft_args)
     named = policy.named("m@0", 0, adapter_tensors(policy))
     assert named.adapter is None and named.model is not policy.base
     assert load_policy(base, engine="transformers").named("m", 0, None).adapter == {}

@@ -4,6 +4,7 @@
 import asyncio
 import json
 
+import httpx
 import openai
 import pytest
 from hypothesis import example, given
@@ -17,6 +18,7 @@ from test_sampler import CountedForwards, characters, checkpoints, policy, sampl
 import art_nb as art
 from art_nb.inference.chat import SAMPLING_FIELDS, RequestError, parse_options
 from art_nb.inference.client import InProcessClient
+from art_nb.inference.http_client import record_response
 from art_nb.inference.sampler import Sampler
 from art_nb.inference.streaming import ChoiceChunks, build_choice, events, stable_prefix
 from game_2048 import MOVE_TOOL
@@ -193,7 +195,20 @@ def test_closing_a_stream_stops_the_sampling(policy, sampler):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(listen(), 0.02)
 
-    for give_up in (at_once, in_between, cancelled):
+    async def by_a_button(stream):
+        """Close it from another task while one reads."""
+
+        async def read():
+            async for _ in stream:
+                pass
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(0.02)
+        await stream.close()
+        await asyncio.wait({reading}, timeout=10)
+        assert reading.done()
+
+    for give_up in (at_once, in_between, cancelled, by_a_button):
         assert asyncio.run(main(give_up)) <= 22
         assert not sampler.decoder.active and not sampler.decoder.waiting and len(sampler.decoder.slots.free) == len(sampler.decoder.slots.held)
 
@@ -206,6 +221,22 @@ def test_a_failed_forward_raises_in_the_stream(sampler):
     sampler.model = BrokenForwards(sampler.model, [])
     with pytest.raises(RuntimeError, match="out of memory"):
         asyncio.run(heard(client_of(sampler)))
+
+
+def test_answers_of_other_servers_are_recorded_or_left_to_the_client():
+    """A stream with a character at which Python, but not the protocol, splits lines; an error that comes as a success."""
+    chunk = {"id": "a", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    deltas = {"role": "assistant", "content": "a\u2028b"}, {}
+    choices = [{"index": 0, "delta": delta, "finish_reason": None if delta else "stop"} for delta in deltas]
+    events = "".join(f"data: {json.dumps({**chunk, 'choices': [c]}, ensure_ascii=False)}\n\n" for c in choices)
+
+    async def answered(text, stream):
+        request = httpx.Request("POST", "http://a/v1/chat/completions", json={"messages": [user("a")], "stream": stream})
+        await record_response(httpx.Response(200, request=request, text=text))
+
+    recorded = asyncio.run(art.capture_auto_trajectory(answered(events + "data: [DONE]\n\n", True)))
+    assert recorded.messages()[-1]["content"] == "a\u2028b"
+    assert not asyncio.run(art.capture_auto_trajectory(answered('{"error": "overloaded"}', False))).messages_and_choices
 
 
 def test_a_streamed_answer_is_recorded_like_a_whole_one(policy):

@@ -147,6 +147,14 @@ def test_two_servers_do_not_share_a_folder(tmp_path, tiny_base, monkeypatch, cap
     assert f"another process uses {tmp_path}" in capsys.readouterr().err
 
 
+def test_the_token_is_shown_even_if_the_first_start_fails(tmp_path, tiny_base, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert serve([f"--port={port}", f"--path={tmp_path}", f"--base-models=tiny={tiny_base}"]) == 1
+    shown = capsys.readouterr()
+    assert "token (shown only once)" in shown.out and "--port" in shown.err
+
+
 def test_settings_come_from_options_environment_and_env_file_and_hide_the_token(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("ART_NB_PORT=7001\nART_NB_SEED=3\nART_NB_TOKEN=from-the-env-file\nOTHER=1\n")

@@ -1,14 +1,19 @@
 """Episodes for workers: under kills none is lost or counted twice, and the trained adapter is the same."""
 
 import asyncio
+import json
+import math
 import os
 import secrets
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from hypothesis.strategies import data, integers
@@ -16,8 +21,10 @@ from running_server import TOKEN
 from test_remote import registered, remote
 
 import art_nb as art
+from art_nb.backends.connection import RequestRefused
+from art_nb.serving import work_routes
 from art_nb.serving.work import MAX_LEASES, WorkQueue
-from art_nb.serving.worker import EpisodeSeeds, load_rollout
+from art_nb.serving.worker import EpisodeSeeds, EpisodeWorker, load_rollout
 
 ROLLOUT = '''
 import asyncio, os
@@ -128,6 +135,40 @@ def test_a_long_scenario_is_stored_once_and_leased_in_portions(tmp_path):
     queue.add("c", "p/m", 1, ["z"], 1, 0)  # a later step: the earlier batch is deleted, with its scenarios
     with sqlite3.connect(tmp_path / "work.sqlite") as file:
         assert file.execute("SELECT batch, scenario FROM scenarios").fetchall() == [("c", '"z"')]
+
+
+def test_numbers_and_texts_that_json_cannot_hold_come_back_as_they_were(tmp_path):
+    queue = WorkQueue(tmp_path / "work.sqlite")
+    queue.add("b", "p/m", 0, ["\ud800"], 2, 0)
+    app = FastAPI()
+    app.include_router(work_routes.routes(SimpleNamespace(work=queue, settings=SimpleNamespace(lease=10))))
+    client = TestClient(app)
+    leased = client.post("/api/work/leases", json={"worker": "w", "most": 2}).json()["episodes"]
+    assert [each["task"]["scenario"] for each in leased] == ["\ud800"] * 2
+    trajectory = art.Trajectory(messages_and_choices=[], metrics={"ratio": math.nan}, logs=["\ud800"]).model_dump(mode="json")
+    content = json.dumps({"batch": "b", "place": 0, "trajectory": trajectory})
+    assert client.post("/api/work/results", content=content, headers={"content-type": "application/json"}).json() == {"counted": True}
+    returned = art.Trajectory.model_validate(client.get("/api/work/b/results").json()[0]["trajectory"])
+    assert math.isnan(returned.metrics["ratio"]) and returned.logs == ["\ud800"]
+
+
+def test_a_worker_reports_why_its_result_was_refused(capsys):
+    """A long one, for example; without a reason the episode would be played again and again."""
+    sent = []
+
+    async def ask(method, path, body):
+        sent.append(body)
+        if "trajectory" in body:
+            raise RequestRefused("the body exceeds the maximum", 413)
+
+    async def rollout(model, scenario):
+        return art.Trajectory(messages_and_choices=[])
+
+    worker = EpisodeWorker(SimpleNamespace(ask=ask), rollout, "w", 1)
+    worker._model = lambda episode: None
+    asyncio.run(worker._run_episode({"batch": "b", "place": 3, "task": {"seed": "0", "scenario": {}}}))
+    assert [each["place"] for each in sent] == [3, 3] and "exceeds the maximum" in sent[1]["exception"]["message"]
+    assert "was refused: the body exceeds" in capsys.readouterr().err
 
 
 def test_the_seed_of_a_request_depends_on_episode_and_conversation_not_on_the_order():

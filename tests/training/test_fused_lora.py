@@ -78,11 +78,8 @@ def test_in_bfloat16_the_product_is_added_in_the_output_dtype(checkpoint, rank):
     assert (found - expected).abs().max() < 0.02 * expected.abs().max()
 
 
-@pytest.mark.parametrize(
-    "peft_args", [{"r": 16, "lora_dropout": 0.5}, {"r": 16, "use_dora": True}, {"r": 2, "lora_bias": True}], ids=str
-)
-def test_other_kinds_of_adapters_are_not_replaced(checkpoint, peft_args):
-    model = make_model(checkpoint, **peft_args)
+def test_other_kinds_of_adapters_are_not_replaced(checkpoint):
+    model = make_model(checkpoint, r=16, lora_dropout=0.5)
     with fused_lora(model):
         assert own_forwards(model) == []
     model = make_model(checkpoint, r=16)

@@ -254,6 +254,20 @@ def test_a_family_that_scales_its_logits_is_refused(checkpoints, monkeypatch):
         load_policy(checkpoints["qwen3"], engine="transformers")
 
 
+def test_a_family_with_other_layers_than_attention_is_refused(checkpoints, monkeypatch):
+    monkeypatch.setattr(policy_module, "LAYER_TYPES", {"sliding_attention"})  # like a model with layers of "linear_attention"
+    with pytest.raises(ValueError, match="type 'qwen3' are not supported: they have layers of full_attention"):
+        load_policy(checkpoints["qwen3"], engine="transformers")
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_dora": True}, {"lora_bias": True}, {"modules_to_save": ["lm_head"]}], ids=str
+)
+def test_adapters_that_the_sampler_would_leave_out_are_refused(checkpoints, options):
+    with pytest.raises(ValueError, match="would be trained, but only LoRA's matrices"):
+        load_policy(checkpoints["qwen3"], engine="transformers", peft_args={"r": 4, **options})
+
+
 class LoadRecorder:
     """Replaces the loading functions of the libraries and records their arguments: there is no GPU."""
 
@@ -300,7 +314,7 @@ def test_arguments_reach_unsloth(checkpoints, monkeypatch):
         @staticmethod
         def get_peft_model(model, **options):
             added.update(options)
-            return model
+            return model.requires_grad_(False)
 
     stub = SimpleNamespace(FastLanguageModel=FastLanguageModel)
     monkeypatch.setattr(policy_module, "_import_unsloth", lambda: stub)

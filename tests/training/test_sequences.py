@@ -43,6 +43,15 @@ def build(groups, tokenizer, **config):
     return build_sequences([art.TrajectoryGroup(g) for g in groups], tokenizer, TrainConfig(**config))
 
 
+def test_a_choice_with_some_of_its_tokens_fields_is_tokenized_again(tokenizer):
+    """vLLM's `return_token_ids` puts those of the prompt elsewhere."""
+    partly = foreign("left")
+    partly.token_ids = [8, 9]
+    plain = [art.Trajectory(messages_and_choices=[user(), choice], reward=1.0) for choice in (partly, foreign("left"))]
+    found = [build([[each, played(0.0)]], tokenizer)[0][0] for each in plain]
+    assert found[0].ids == found[1].ids and found[0].trained == found[1].trained
+
+
 def flat(advantages):
     return [a for group in advantages for choices in group for a in choices]
 
@@ -98,6 +107,7 @@ def test_groups_without_signal_are_counted_and_skipped(tokenizer):
     ]
     sequences, counts = build(groups, tokenizer)
     assert len(sequences) == 3 and counts == {"groups": 5, "groups_without_signal": 4}
+    assert build([[played(1e9), played(2e9), played(3e9)]], tokenizer)[1] == {"groups": 1, "groups_without_signal": 0}
     assert groups[2][0].messages_and_choices[1].token_advantages == [0.0, 0.0]
     # A KL penalty teaches even where rewards do not.
     assert len(build(groups, tokenizer, kl_penalty_coef=0.1)[0]) == 10

@@ -75,6 +75,7 @@ def test_the_comparison_has_means_and_intervals(table):
 @pytest.mark.parametrize("ask", [
     (["nobody"], "reward", "nobody"), (None, "speed", "metric_won"), (None, "odd", "no trajectories with .odd. were logged"),
     ([BenchmarkModelKey("trained", split="test")], "reward", "'trained' \\(test\\)"),
+    ([BenchmarkModelKey("trained", split=split) for split in ("train", "val")], "reward", "its own display_name"),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("make", [comparison_table, training_progress_chart, percentage_comparison_bar_chart])
 def test_unknown_models_and_metrics_are_named(table, make, ask):
@@ -112,7 +113,10 @@ def test_limit_concurrency_per_key():
     async def main():
         return await asyncio.gather(*(work(name, i) for i in range(6) for name in "ab"))
 
-    assert asyncio.run(main()) == [i for i in range(6) for _ in "ab"] and most == {"a": 2, "b": 2}
+    for _ in range(2):  # each in an event loop of its own
+        assert asyncio.run(main()) == [i for i in range(6) for _ in "ab"] and most == {"a": 2, "b": 2}
+    with pytest.raises(ValueError, match="n is 0"):
+        limit_concurrency(0)
 
 
 def test_format_message_and_get_model_step(tmp_path):

@@ -77,6 +77,7 @@ class SamplerActor:
             for name, adapter in adapters.items():
                 if not self.policies.has(name, adapter.hex()):
                     self._add(name, adapter.hex(), await adapter)
+            self.policies.drop_oldest(adapters)
             exchange = Exchange.model_validate(fields)
             session = self.sessions.session(key, exchange.number, self._answer)
             exchanging = asyncio.ensure_future(session.exchange(exchange))

@@ -36,7 +36,10 @@ MAX_TRIES = 5  # of a step whose learners die, before the step itself is taken f
 
 
 class ModelActors(RegisteredModel):
-    """The actors of one registered model. joined: all learners train as one group and hold the latest checkpoint."""
+    """The actors of one registered model. joined: all learners train as one group and hold the latest checkpoint.
+
+    interrupted: a call of `train` was cancelled, so the learners may be a step ahead.
+    """
 
     def __init__(
         self, names: PolicyNames, folder: Path, learners: list[Any], pool: SamplerPool, adapters: Adapters, spec: ActorSpec
@@ -44,7 +47,7 @@ class ModelActors(RegisteredModel):
         super().__init__(names, folder)
         self.learners, self.pool, self.adapters, self.spec = learners, pool, adapters, spec
         self.workers: RolloutWorkers | None = None
-        self.joined = False
+        self.joined = self.interrupted = False
 
     def sampled(self) -> tuple[int, float]:
         return self.pool.tokens_sampled, self.pool.seconds
@@ -110,8 +113,9 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         self.progress("starting Ray" if address == "local" else f"connecting to Ray at {address}")
         try:
-            # Enough CPUs for all actors to start, however few cores there are to share.
-            self._started_ray = connect(address, (os.cpu_count() or 1) + self.samplers + self.learners)
+            # Enough CPUs for all actors of a model to start, however few cores there are to share.
+            declared = (os.cpu_count() or 1) + self.samplers + self.learners + self.workers
+            self._started_ray = connect(address, declared)
         except ImportError as error:
             raise ImportError("RayBackend needs Ray: pip install 'art-nb[ray]'") from error
 
@@ -147,11 +151,27 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         # The first learner of a new model writes the checkpoint that the others load.
         names.step, *_ = await self._ready([learners[0], *(sampler.actor for sampler in samplers)])
         await self._ready(learners[1:])
-        state = StepState.read(folder, names.step)
-        if row := state.unlogged_row(folder):
-            row = await model.run_log.complete_row(state.split, row, [])
-            model.run_log.append_row(state.split, names.step, row)
+        await self._log_last_step(model, names.step)
         return ModelActors(names, folder, learners, SamplerPool(samplers, names), adapters, spec)
+
+    async def _log_last_step(self, model: Model, step: int) -> None:
+        """Log the row of the latest step, if this process was killed or interrupted before that."""
+        state = StepState.read(self.output_dir(model), step)
+        if row := state.unlogged_row(self.output_dir(model)):
+            row = await model.run_log.complete_row(state.split, row, [])
+            model.run_log.append_row(state.split, step, row)
+
+    async def _current(self, model: Model) -> ModelActors:
+        """Return a registered model, after an interrupted step at the step that its learner has reached."""
+        actors = self.loaded(model)
+        if actors.interrupted:
+            actors.names.step = await ask(actors.learners[0], "ready")
+            await self._log_last_step(model, actors.names.step)
+            actors.interrupted = False
+        return actors
+
+    async def _get_step(self, model: Model[Any, Any]) -> int:
+        return (await self._current(model)).names.step
 
     async def _ready(self, actors: list[Any]) -> list[Any]:
         """Wait until all actors have started; return what `ready` of each returns. Warns when Ray lacks resources."""
@@ -160,8 +180,8 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         waiting = asyncio.gather(*(actor.ready.remote() for actor in actors))
         while not (await asyncio.wait([waiting], timeout=START_WARNING))[0]:
             warnings.warn(
-                f"Ray has not started every actor within {START_WARNING:.0f} s. Each needs {self._sampler_options} or "
-                f"{self._learner_options}; available are {ray.available_resources()}",
+                f"Ray has not started every actor within {START_WARNING:.0f} s. Each needs {self._sampler_options}, "
+                f"{self._learner_options} or {self._worker_options}; available are {ray.available_resources()}",
                 stacklevel=2,
             )
         try:
@@ -184,11 +204,17 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         actors = self.loaded(model)
         if actors.workers is None:
             actors.workers = RolloutWorkers(actors.spec, actors.pool, actors.adapters, self.workers, self._worker_options)
+            await self._ready(actors.workers.actors)
         return await actors.workers.run(rollout, arguments)
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
         """Train one step and save a checkpoint. Learners that die continue from the last one. Raises: as `train`."""
-        result, advantages = await self._learn(self.loaded(model), request)
+        actors = await self._current(model)
+        try:
+            result, advantages = await self._learn(actors, request)
+        except asyncio.CancelledError:
+            actors.interrupted = True
+            raise
         set_advantages(request.groups, advantages)
         if not request.log:
             return result

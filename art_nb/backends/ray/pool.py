@@ -6,10 +6,7 @@ Which sampler answers does not change what is drawn: how often a prompt was sent
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -17,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from openai.types.chat import ChatCompletion
 
-from art_nb.backends.connection import Gone
+from art_nb.backends.connection import Gone, digest
 from art_nb.backends.lockstep import LockstepClient
 from art_nb.backends.ray.calls import until_back
 from art_nb.inference.bounded import BoundedDict
@@ -130,7 +127,7 @@ class SamplerPool:
         self._open, self._since = 0, 0.0
         self._gather_resets = GatherResetDetector()
         self._occurrences: dict[str, dict[str, int]] = {}  # by policy and prompt
-        self._owners: OrderedDict[str, PooledSampler] = OrderedDict()  # by the conversation up to the last answer
+        self._owners: dict[str, PooledSampler] = BoundedDict(MAX_CONVERSATIONS)  # by the conversation up to the last answer
 
     def forget(self, policy: str) -> None:
         """Reset the counts of a policy's prompts, unless requests are open: they would repeat earlier draws."""
@@ -158,17 +155,15 @@ class SamplerPool:
                 except SamplerLost:
                     continue
         for choice in answer.choices:
-            self.tokens_sampled += len(getattr(choice, "token_ids", ()))
+            self.tokens_sampled += len(getattr(choice, "token_ids", None) or ())
             message = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
-            self._owners[_digest([*conversation, *normalize([message])])] = sampler
-        while len(self._owners) > MAX_CONVERSATIONS:
-            self._owners.popitem(last=False)
+            self._owners[digest([*conversation, *normalize([message])])] = sampler
         return answer
 
     def _count(self, policy: str, conversation: list[dict], parameters: dict[str, Any]) -> int:
         """Count a request; return how often the policy got the same prompt before."""
         shown = {name: parameters.get(name) or None for name in ("tools", "extra_body", "chat_template_kwargs")}
-        counts, prompt = self._occurrences.setdefault(policy, BoundedDict(MAX_PROMPTS)), _digest([conversation, shown])
+        counts, prompt = self._occurrences.setdefault(policy, BoundedDict(MAX_PROMPTS)), digest([conversation, shown])
         counts[prompt] = occurrence = counts.get(prompt, self._first - 1) + 1
         return occurrence
 
@@ -178,7 +173,7 @@ class SamplerPool:
             restarts = [sampler.restart for sampler in self.samplers if sampler.restart]
             await asyncio.wait(restarts, return_when=asyncio.FIRST_COMPLETED)
         answers = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
-        owner = self._owners.get(_digest(conversation[: answers[-1] + 1])) if answers else None
+        owner = self._owners.get(digest(conversation[: answers[-1] + 1])) if answers else None
         return owner if owner in living else min(living, key=lambda sampler: sampler.open_requests)
 
     @contextmanager
@@ -193,7 +188,3 @@ class SamplerPool:
             self._open -= 1
             if not self._open:
                 self.seconds += time.perf_counter() - self._since
-
-
-def _digest(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, default=repr).encode(), digest_size=12).hexdigest()

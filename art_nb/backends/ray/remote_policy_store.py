@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 
 import torch
@@ -23,14 +24,19 @@ class RemotePolicyStore(PolicyStore):
         return self._adapters.get(self.step_of(name), ("", {}))[0] == version
 
     def add(self, name: str, version: str, adapter: bytes) -> None:
-        """Store an adapter, given as the content of its safetensors file, and drop the oldest when there are too many."""
+        """Store an adapter, given as the content of its safetensors file."""
         step = self.step_of(name)
         if step in self._adapters:
             self.clear()
         self._adapters[step] = version, load(adapter)
         self.step = max(self.step, step or 0)
-        while len(self._adapters) > IN_MEMORY:
-            del self._adapters[next(iter(self._adapters))]
+
+    def drop_oldest(self, needed: Collection[str]) -> None:
+        """Keep at most IN_MEMORY adapters, and those of the policies in `needed`, however many."""
+        steps = {self.step_of(name) for name in needed}
+        others = [step for step in self._adapters if step not in steps]
+        for step in others[: max(0, len(self._adapters) - IN_MEMORY)]:
+            del self._adapters[step]
 
     def _is_kept(self, name: str) -> bool:
         return self.step_of(name) in self._adapters

@@ -54,7 +54,8 @@ def _method(function: dict, call: str) -> Callable[..., Any]:
     ]
     kept = {"type": "object", "properties": properties} | ({"required": required} if required else {})
     description = " ".join((function.get("description") or name).split())
-    about = [f"{key}: {' '.join((schema.get('description') or key).split())}" for key, schema in properties.items()]
+    texts = {key: schema.get("description") if isinstance(schema, dict) else "" for key, schema in properties.items()}
+    about = [f"{key}: {' '.join((text or key).split())}" for key, text in texts.items()]
     method.__name__ = method.__qualname__ = name
     method.__doc__ = "\n    ".join([f"{description}\n\nArgs:", *about]) if about else description
     method.__annotations__ = hints | {"return": str}
@@ -66,8 +67,10 @@ def _method(function: dict, call: str) -> Callable[..., Any]:
     return method
 
 
-def _hint(schema: dict) -> Any:
-    kind = schema.get("type")
+def _hint(schema: Any) -> Any:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    if kind == "array" and schema.get("items"):
+        return list[_hint(schema["items"])]  # type: ignore[misc]  # transformers takes a bare `list` for an object
     return TYPES.get(kind, Any) if isinstance(kind, str) else Any
 
 

@@ -103,10 +103,11 @@ class GymnasiumEnvironment(AbstractContextManager):
         """
         if self.over:
             return OVER
-        named = [word for word in re.findall(r"\w+", action.lower()) if word in self._actions]
+        longest_first = sorted(self._actions, key=len, reverse=True)
+        named = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", action, re.IGNORECASE)
         if not named:
             raise ValueError(f"no action in the answer: name one of {', '.join(self._actions)}")
-        chosen = self._first + self._actions.index(named[-1])
+        chosen = self._first + [name.lower() for name in self._actions].index(named[-1].lower())
         observation, reward, self._terminated, self._truncated, _ = self._game.step(chosen)
         self._reward, self._steps = self._reward + float(reward), self._steps + 1
         return self._describe(self._game, observation) + (f"\n{OVER}" if self.over else "")

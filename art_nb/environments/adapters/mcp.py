@@ -32,6 +32,8 @@ def mcp_environment(
     with ExitStack() as stack:
         tools = connect(stack)[2]
     shown = [tool for name, tool in tools.items() if name not in set(leave_out)]
+    if any(tool["function"]["name"] == COMPLETE_TASK["function"]["name"] for tool in shown):
+        raise ValueError("the server has a tool complete_task, as this environment has: put its name into leave_out")
     made = with_tools(McpEnvironment, "McpEnvironment", [*shown, COMPLETE_TASK])
     # In a tuple, so that neither function becomes a method, which TRL would list as a tool.
     made._setup = (connect, tools, reward or (lambda calls: 0.0))  # type: ignore[attr-defined]

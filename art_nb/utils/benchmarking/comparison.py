@@ -38,6 +38,8 @@ def comparison_table(
     else:
         keys = [key if isinstance(key, BenchmarkModelKey) else BenchmarkModelKey(key) for key in models]
         order = [str(key) for key in keys]
+        if len(set(order)) < len(order):
+            raise ValueError(f"models {order}: give each BenchmarkModelKey its own display_name")
         parts = [rows[(rows["model"] == key.name) & (rows["split"] == key.split)].assign(model=str(key)) for key in keys]
         if missing := [f"{key.name!r} ({key.split})" for key, part in zip(keys, parts, strict=True) if part.empty]:
             raise ValueError(f"no trajectories of {', '.join(missing)} with {metric_name!r} were logged")

@@ -78,7 +78,7 @@ def _of_node(node: Node, names: list[str]) -> Iterator[tuple[str, int, int, str]
         yield "operator", *at, words_of(node.child_by_field_name("argument"))
     elif node.type == "integer":
         kind = "default" if parent in ("default_parameter", "assignment") else "bound"
-        for value in (int(text) + 1, int(text) - 1):
+        for value in (int(text, 0) + 1, int(text, 0) - 1):
             if value >= 0:
                 yield kind, *at, str(value)
     elif node.type in ("true", "false"):

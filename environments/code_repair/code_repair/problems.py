@@ -91,7 +91,7 @@ class Problem:
 def load_problems(path: Path = DATA / "functions.jsonl") -> tuple[Problem, ...]:
     """Load the problems in a file of functions, one per line with all its bugs."""
     return tuple(
-        problem for row in path.read_text(encoding="utf-8").splitlines() for problem in _problems_of(json.loads(row))
+        problem for row in path.open(encoding="utf-8") for problem in _problems_of(json.loads(row))
     )
 
 

@@ -224,7 +224,7 @@ def _rows(folder: str | Path, name: str, needed: tuple[str, ...]) -> Iterator[di
             rows = (
                 json.loads(text)
                 if path.suffix == ".json"
-                else [json.loads(line) for line in text.splitlines() if line.strip()]
+                else [json.loads(line) for line in text.split("\n") if line.strip()]
             )
         except ValueError as error:
             raise ValueError(f"{path} is not JSON: {error}") from None

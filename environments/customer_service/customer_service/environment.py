@@ -56,8 +56,14 @@ class ServiceEnvironment:
         self._customer, self._max_turns = customer, max_turns
         self.reset(next(iter(self._tasks)))
 
-    def reset(self, task: str = "train-0", **kwargs: Any) -> str:
-        """Start the conversation of this task and return the customer's first message. Other columns are ignored."""
+    def reset(self, task: str = "", **kwargs: Any) -> str:
+        """Start the conversation of this task, by default the first, and return the customer's first message.
+
+        Other columns are ignored. Raises: ValueError for an unknown task.
+        """
+        task = task or next(iter(self._tasks))
+        if task not in self._tasks:
+            raise ValueError(f"task is {task!r}: expected the id of one of this environment's tasks")
         self.conversation = self._start(self._tasks[task])
         return self.conversation.opening
 

@@ -220,8 +220,14 @@ class EmailSearchEnvironment(ToolEnvironment, episode=EmailSearch):
         self._max_turns = max_turns
         self.reset(next(iter(self._scenarios)))
 
-    def reset(self, scenario: str = "train-0", **row: Any) -> str:
-        """Start the search for this scenario's answer. Returns its first message; other columns are ignored."""
+    def reset(self, scenario: str = "", **row: Any) -> str:
+        """Start the search for this scenario's answer, by default the first. Returns its first message.
+
+        Other columns are ignored. Raises: ValueError for an unknown scenario.
+        """
+        scenario = scenario or next(iter(self._scenarios))
+        if scenario not in self._scenarios:
+            raise ValueError(f"scenario is {scenario!r}: expected the id of one of this environment's scenarios")
         self.episode = EmailSearch(self._mailbox, self._scenarios[scenario], self._max_turns)
         return self.episode.first_message()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mailbox as standard_mailbox
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from email import message_from_bytes
@@ -71,7 +71,7 @@ def mail_of(message: Message, owner: str) -> Mail:
     """Convert a parsed message (policy compat32, which never raises on a broken header)."""
     people = {kind: tuple(_addresses(message, kind)) for kind in ("to", "cc", "bcc")}
     sender = next(_addresses(message, "from"), Address("", "unknown"))
-    names = (_header(part.get_filename()) for part in message.walk() if part.get_filename())
+    names = (_header(name) for part in message.walk() if (name := _parameter(part.get_filename)))
     return Mail(
         _id(message["message-id"]), _date(message), sender, subject=" ".join(_header(message["subject"]).split()),
         body=_body(message), attachments=tuple(names), in_reply_to=_id(message["in-reply-to"]),
@@ -140,7 +140,7 @@ def _date(message: Message) -> str:
 
 def _body(message: Message) -> str:
     """Return the text of all plain parts, or of the HTML parts if there are none."""
-    parts = [part for part in message.walk() if not part.is_multipart() and not part.get_filename()]
+    parts = [part for part in message.walk() if not part.is_multipart() and not _parameter(part.get_filename)]
     for kind in ("text/plain", "text/html"):
         texts = [_decoded(part) for part in parts if part.get_content_type() == kind]
         texts = [text_of_html(text) if kind == "text/html" else text for text in texts]
@@ -149,9 +149,17 @@ def _body(message: Message) -> str:
     return ""
 
 
+def _parameter(read: Callable[[], str | None]) -> str | None:
+    """Return a parameter of a part; None where its encoding is broken (RFC 2231)."""
+    try:
+        return read()
+    except ValueError:  # UnicodeError is one
+        return None
+
+
 def _decoded(part: Message) -> str:
     payload = part.get_payload(decode=True)
-    return _text(payload if isinstance(payload, bytes) else b"", part.get_content_charset())
+    return _text(payload if isinstance(payload, bytes) else b"", _parameter(part.get_content_charset))
 
 
 class _VisibleText(HTMLParser):

@@ -90,7 +90,7 @@ def played(trajectory: Trajectory) -> ReplayedGame:
 
     Raises: ValueError if no message ends with a board.
     """
-    shown, answers, over = None, [], False
+    shown, answers, over, answered = None, [], False, False
     for message in trajectory.messages():
         if message["role"] == "assistant":
             if shown is not None and not over:
