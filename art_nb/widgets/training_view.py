@@ -161,7 +161,7 @@ class TrainingView(View):
         fig = figure(9, 3.1 + 0.18 * len(quiet))
         grid = fig.add_gridspec(max(1, len(panels)), 3, width_ratios=[1.7, 1.7, 1.2])
         big = fig.add_subplot(grid[:, 0])
-        known = [row for row in train if row.get("reward_std") is not None]
+        known = [row for row in train if None not in (row.get("reward"), row.get("reward_std"))]
         low, high = ([row["reward"] + sign * row["reward_std"] for row in known] for sign in (-1, 1))
         big.fill_between([row["step"] for row in known], low, high, color=BLUE, alpha=0.15, linewidth=0)
         _draw(big, "reward", "Reward (band: deviation inside a group)", train, val)

@@ -154,6 +154,7 @@ def call(name, arguments, result):
 
 FETCH = [{"type": "function", "function": {"name": "fetch", "parameters": {}}}]
 ANSWER = {"role": "assistant", "content": "It is on the table."}
+CUSTOM = {"role": "assistant", "tool_calls": [{"id": "1", "type": "custom", "custom": {"name": "fetch", "input": "the plate"}}]}
 
 
 @pytest.mark.parametrize(
@@ -163,6 +164,8 @@ ANSWER = {"role": "assistant", "content": "It is on the table."}
         ([*call("fetch", "{}", "ok"), *call("fetch", "{}", "ok"), ANSWER], (1, 0.5, 1, 1)),
         ([*call("fetch", "{", "ok"), *call("fetch", "{}", "ok"), ANSWER], (0.5, 1, 1, 1)),
         ([*call("steal", "{}", "Error: no such tool"), ANSWER], (0, 1, 1, 1)),
+        ([*call("fetch", "{}", "Refused: closed"), *call("fetch", '{"a": 1}', "Malformed: fetch needs b"), ANSWER], (0, 1, 1, 1)),
+        ([CUSTOM, ANSWER], (0, 1, 1, 1)),  # its text is not JSON
         (call("fetch", "{}", "ok"), (1, 1, 0.5, 0)),
         ([{"role": "assistant", "content": "x" * 3_000}], (1, 1, 1, 0.5)),
         ([{"role": "assistant", "content": "<tool_call>{</tool_call>"}], (1, 1, 1, 0.3)),

@@ -231,6 +231,44 @@ def test_a_tool_that_hangs_costs_its_rollout():
         run(hostile(wait=wait), [("wait", {})], timeout=0.2)
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_an_environment_whose_call_hangs_is_left_when_it_returns_and_hides_no_error(cancelled):
+    released, left = threading.Event(), threading.Event()
+
+    def wait(self):
+        """Wait."""
+        released.wait()
+
+    environment = hostile(wait=wait, __enter__=lambda self: self, __exit__=lambda self, *error: left.set())
+
+    async def main():
+        playing = rollout_environment(ScriptedClient([("wait", {})]), environment, model="m", timeout=30 if cancelled else 0.2)
+        await asyncio.wait_for(playing, 0.2 if cancelled else 30)
+
+    with pytest.raises(TimeoutError if cancelled else BrokenEnvironment, match=None if cancelled else "tool wait of Hostile did not"):
+        asyncio.run(main())
+    assert not left.is_set()
+    released.set()
+    assert left.wait(10)
+
+
+def test_a_metric_that_is_no_number_is_a_failure_of_its_rollout():
+    answers = [("add", {"number": 1})], "done"
+    odd = hostile(metrics=property(lambda self: {"note": "high", "level": None, "count": 1}))
+
+    async def gathered():
+        rollouts = [rollout_environment(ScriptedClient(*answers), each, model="m") for each in (Counter, odd)]
+        return await art.gather_trajectories(rollouts, max_exceptions=1, pbar_desc=None)
+
+    good, error = asyncio.run(gathered())
+    assert good.reward == 1 and str(error).startswith("a rollout's metrics have note='high', level=None: expected numbers")
+
+
+def test_an_episode_has_a_turn():
+    with pytest.raises(ValueError, match="max_turns is 0"):
+        run(Counter, "done", max_turns=0)
+
+
 def test_a_large_observation_is_shortened_and_logged():
     trajectory, _ = run(hostile(reset=lambda self, **row: "x" * 10**7, get_reward=lambda self: 1), "done", max_observation=100)
     assert trajectory.messages()[0]["content"] == "x" * 100 + "\n[9,999,900 more characters]"

@@ -174,6 +174,7 @@ FITTING = {"text": "a", "some": ["b"], "share": 0.5, "yes": True}
         ("drop", "{}", "unknown tool", 'there is no tool "drop"; the tools are typed, add'),
         ("typed", "{", "bad arguments", "the arguments are not JSON"),
         ("typed", "[" * 100_000, "bad arguments", "the arguments are not JSON"),
+        ("typed", '{"share": NaN}', "bad arguments", "the arguments are not JSON"),
         ("typed", "7", "bad arguments", "the arguments must be a JSON object"),
         ("typed", None, "bad arguments", "the arguments must be a JSON object"),
         ("typed", {"other": 1}, "bad arguments", 'typed has no argument "other"'),

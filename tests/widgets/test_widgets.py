@@ -143,6 +143,20 @@ def test_group_view_computes_grpo_advantages(records):
     assert set(equal.groups[0]["advantages"]) == {0.0}
 
 
+def test_rewards_that_are_not_finite_are_shown_as_missing(records):
+    """As `model.records()` returns them."""
+    odd = [{**records[0], "reward": "NaN", "advantage": "NaN"}, {**records[1], "reward": "Infinity"}, *records[2:4]]
+    viewer, group = TrajectoryViewer(odd), GroupView([{**each, "advantage": None} for each in odd])
+    finite = [float(each["reward"]) for each in odd[2:]]
+    assert [row["reward"] for row in viewer.index] == [None, None, *finite] and viewer.index[0]["advantage"] is None
+    assert group.groups[0]["mean"] == pytest.approx(sum(finite) / 2)
+    training = TrainingView.from_history([{**rows(1)[0], "reward": None, "group_rewards": [[None, 1.0, 2.0], [None]]}])
+    for view in (viewer, group, training):
+        assert view.static_png().startswith(PNG)
+    assert "–" in viewer.static_html() and "4 trajectories" in viewer.summary()
+    assert "–" in TrajectoryViewer([odd[0]]).summary()
+
+
 @pytest.mark.parametrize("view", [GroupView, TrajectoryViewer])
 def test_invalid_records_raise(view):
     with pytest.raises(ValueError, match="empty"):

@@ -122,6 +122,7 @@ def test_a_mail_of_html_alone():
 @given(st.binary(max_size=400), st.sampled_from([b"", b"Subject: ", b"From: ", b"Content-Type: ", b"Date: ", b"To: "]))
 @example(b"multipart/mixed; boundary=\n\n--\n--", b"Content-Type: ")
 @example(b"=?utf-8?b?" + b"\xff" * 9 + b"?=", b"Subject: ")
+@example(b"text/plain; charset*=idna''%ff\nContent-Disposition: attachment; filename*=a\0''b\n\nbody", b"Content-Type: ")
 def test_any_bytes_are_imported(data, start):
     mail = parsed(start + data)
     json.dumps([str(mail.sender), mail.subject, mail.body, mail.date]).encode()
