@@ -63,6 +63,7 @@ class Repair(ToolEpisode):
         self.files = dict(problem.files)
         self.edits = self.runs = self.found = 0
         self.seen: bool | None = None
+        self.bug_line = problem.bug.line if problem.bug else 0  # in the current code, until it is found
 
     @tool
     def submit(self) -> str:
@@ -81,15 +82,12 @@ class Repair(ToolEpisode):
         return super().trajectory(problem=problem.id, family=problem.family, bug=bug.kind if bug else "", **metadata)
 
     def touches_bug(self, file: str, first: int, last: int, old: list[str], new: list[str]) -> bool:
-        """Return whether replacing the lines `first` to `last`, which are `old`, by `new` changes a line with the bug.
-
-        The lines before must be at their original places.
-        """
+        """Return whether replacing the lines `first` to `last`, which are `old`, by `new` changes a line with the bug."""
         bug = self.problem.bug
         if bug is None or file != bug.file:
             return False
         same = common_ends(old, new)[0]
-        return first + same <= bug.line + max(len(bug.now), 1) - 1 and last >= bug.line - (0 if bug.now else 1)
+        return first + same <= self.bug_line + max(len(bug.now), 1) - 1 and last >= self.bug_line - (0 if bug.now else 1)
 
     def verdict(self, files: dict[str, str], tests: tuple[Check, ...]) -> Verdict:
         """Run tests on files in the sandbox."""
@@ -171,7 +169,7 @@ class CodeRepair(Repair):
         self, problem: Problem, sandbox: Sandbox | None = None, max_turns: int = MAX_TURNS, paid_by: str = "hidden"
     ):
         super().__init__(problem, sandbox or course_sandbox(), max_turns, paid_by)
-        self._earlier: list[dict[str, str]] = []  # the files before each edit
+        self._earlier: list[tuple[dict[str, str], int]] = []  # files and `bug_line` before each edit
 
     def first_message(self) -> str:
         return first_message(self.problem)
@@ -278,7 +276,7 @@ class CodeRepair(Repair):
         """
         if not self._earlier:
             raise RefusedCall("there is no edit to take back")
-        self.files, self.seen = self._earlier.pop(), None
+        (self.files, self.bug_line), self.seen = self._earlier.pop(), None
         return "Taken back."
 
     def _edit(self, file: str, lines: list[str], first: int, last: int, code: str) -> str:
@@ -292,11 +290,13 @@ class CodeRepair(Repair):
             raise RefusedCall(f"with it the file can't be read: {wrong}")
         if len(text) > MAX_FILE_LENGTH:
             raise RefusedCall(f"a file may have {MAX_FILE_LENGTH:,} characters")
-        self._earlier.append(dict(self.files))
+        self._earlier.append((dict(self.files), self.bug_line))
         self.files[file] = text
         self.edits += 1
         if not self.found and self.touches_bug(file, first, last, lines[first - 1 : last], new):
             self.found = self.edits
+        if self.problem.bug and file == self.problem.bug.file and last < self.bug_line:
+            self.bug_line += len(new) - (last - first + 1)
         self.seen = None
         return "Replaced."
 

@@ -132,8 +132,17 @@ def test_random_calls_are_answered_with_text_and_the_turn_rewards_sum_to_the_rew
 
 
 def test_the_bug_is_located_after_earlier_edits_moved_its_line(repair):
-    repair.call("replace_lines", {"first": 3, "last": 3, "code": "    result = start + 0"})
+    longer = "    # The numbers\n    # above zero.\n    result = start + 0"
+    repair.call("replace_lines", {"first": 3, "last": 3, "code": longer})
     assert not repair.found
+    repair.call("replace_lines", {"first": 6, "last": 6, "code": "    for number in [*numbers]:"})  # where the bug was
+    assert not repair.found
+    repair.call("undo", {})
+    repair.call("undo", {})
+    repair.call("replace_lines", {"first": 6, "last": 6, "code": "            result += number "})
+    assert repair.found == 3 and repair.call("undo", {}) == "Taken back."
+    repair.found = 0
+    repair.call("replace_lines", {"first": 3, "last": 3, "code": longer})
     repair.call("replace_definition", {"name": "total", "code": RIGHT.rstrip()})
     assert repair.found and repair.hidden().passed
 
