@@ -170,19 +170,18 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         """Train one step and save a checkpoint. Raises: as `train`; the latest checkpoint is then loaded again."""
         loaded, started = self._restored(model), time.perf_counter()
         row, learn = self._prepare(loaded, request)
-        loaded.stale = True
-        try:
-            row |= learn()
-            row["train_s"] = row["time/step_trainer_s"] = time.perf_counter() - started
-            row["data/step_trainer_tokens"] = row.get("tokens_trained", 0)
-            log = self.run_log(model)
-            with log.undone_on_error():
+        loaded.stale, log, step = True, self.run_log(model), loaded.step
+        with log.undone_on_error(unless=lambda: loaded.step > step):
+            try:
+                row |= learn()
+                row["train_s"] = row["time/step_trainer_s"] = time.perf_counter() - started
+                row["data/step_trainer_tokens"] = row.get("tokens_trained", 0)
                 if request.log:
                     row = await log.complete_row(loaded.split, row, request.groups)
                 return self.save_step(model, loaded, row, request)
-        except BaseException:  # Ctrl-C, too
-            self.restore(model, loaded)
-            raise
+            except BaseException:  # Ctrl-C, too
+                self.restore(model, loaded)
+                raise
 
     def _prepare(self, loaded: LoadedModel, request: StepRequest) -> tuple[dict[str, Any], Callable[[], dict[str, Any]]]:
         """Check and tokenize the data of a step. Returns metrics of the data, and the function that trains on it."""

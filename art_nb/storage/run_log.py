@@ -80,14 +80,19 @@ class RunLog:
         return builder if cost_context is None else builder.for_cost_context(cost_context)
 
     @contextmanager
-    def undone_on_error(self) -> Iterator[None]:
-        """Let the counters be as before the block if it raises: the same step or row will be tried again."""
-        before, logged_at = self.metrics_builder().counters(), self._totals.logged_at
+    def undone_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Let the counters be as before the block if it raises, so that it can be tried again. unless: the work is done."""
+        totals = self._totals
+        before, logged_at = totals.builder.counters() if totals.builder else None, totals.logged_at
         try:
             yield
         except BaseException:
-            self.metrics_builder().restore_counters(before)
-            self._totals.logged_at = logged_at
+            if totals.builder and not unless():
+                totals.logged_at = logged_at
+                if before is None:
+                    totals.builder = None  # to be made again from the log
+                else:
+                    totals.builder.restore_counters(before)
             raise
 
     async def complete_row(self, split: str, row: dict[str, Any], groups: list[TrajectoryGroup]) -> dict[str, Any]:

@@ -310,6 +310,25 @@ def test_a_step_that_fails_and_is_tried_again_is_counted_once(base, tmp_path, mo
         row = model.history().iloc[-1]
         return {name: row[name] for name in row.index if name.startswith(("costs/", "data/")) and name != "data/scenario_ids"}
 
+    async def logged_late(path):
+        """The checkpoint is written, its row is not: the step is done, and the next one's sums go on from it."""
+        model = await registered(base, path)
+        groups, append = await gather(model, 0), RunLog.append_row
+        groups[0].trajectories[0].metrics["costs/train/user"] = 1.0
+
+        def full_disk(*args):
+            monkeypatch.setattr(RunLog, "append_row", append)
+            raise OSError("no space")
+
+        monkeypatch.setattr(RunLog, "append_row", full_disk)
+        with pytest.raises(OSError, match="no space"):
+            await model.train(groups)
+        assert await model.get_step() == 1
+        await model.train(await gather(model, 1))
+        await model.log(metrics={"costs/eval/user": 0.5})
+        return model.history()["costs/cum/all"].tolist()
+
+    assert asyncio.run(logged_late(tmp_path / "late"))[::2] == [1, 1.5]
     counted = asyncio.run(trained(tmp_path / "retried", True))
     assert counted == asyncio.run(trained(tmp_path / "once", False)) and counted["costs/cum/all"] == 1
 

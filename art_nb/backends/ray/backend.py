@@ -212,7 +212,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         actors = await self._current(model)
         try:
             result, advantages = await self._learn(actors, request)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, KeyboardInterrupt):
             actors.interrupted = True
             raise
         set_advantages(request.groups, advantages)
