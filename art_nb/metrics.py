@@ -231,7 +231,7 @@ class MetricsBuilder:
         return deepcopy((self._run.pending, self._run.sums, self._run.scenario_ids))
 
     def restore_counters(self, before: tuple[Any, ...]) -> None:
-        """Count on from what `counters` returned."""
+        """Restore a copy made by `counters`."""
         self._run.pending, self._run.sums, self._run.scenario_ids = before
 
     def state_dict(self) -> dict[str, Any]:

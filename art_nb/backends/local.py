@@ -70,7 +70,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         """Create the folder of the model's files, and remove what killed processes left in it."""
         folder = self.output_dir(model)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        for each in (folder, folder / "checkpoints", *folder.glob("trajectories/*")):
+        for each in (folder, folder / "checkpoints", *folder.glob("trajectories/*/")):
             checkpoints.recover(each)
 
     async def close(self) -> None:

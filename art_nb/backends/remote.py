@@ -149,10 +149,12 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
                 request = StepRequest(groups, TrainConfig(**message["config"]), log, key)
             else:
                 request = StepRequest(message["trajectories"], TrainSFTConfig(**message["config"]), log, key)
-            result = await self._send(model, request, message, outbox)
+            result = await self._send(model, request, message, outbox, again=True)
         return result
 
-    async def _send(self, model: TrainableModel, request: StepRequest, message: dict[str, Any], outbox: Path) -> TrainResult:
+    async def _send(
+        self, model: TrainableModel, request: StepRequest, message: dict[str, Any], outbox: Path, again: bool = False
+    ) -> TrainResult:
         loaded = self.loaded(model)
         answer: dict[str, Any] = {}
         route = "train" if isinstance(request.config, TrainConfig) else "train_sft"
@@ -173,7 +175,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
                 model.run_log.write_trajectories(request.groups, "train", result.step)
             split = "train" if isinstance(request.config, TrainConfig) else "sft"
             # It is logged already if it was interrupted before the data left the outbox.
-            if not any((row["step"], row["split"]) == (result.step, split) for row in model.run_log.rows()):
+            if not again or not any((row["step"], row["split"]) == (result.step, split) for row in model.run_log.rows()):
                 # The server has counted the costs of the groups, as `log_step` does.
                 own = {n: v for n, v in result.metrics.items() if not n.startswith("costs/") and "/cum/" not in n}
                 await self.log_step(model, request, TrainResult(result.step, own))

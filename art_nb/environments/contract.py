@@ -43,6 +43,9 @@ def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
     return {each.__name__: each for name, each in members if name not in NO_TOOLS and not name.startswith("_")}
 
 
+GRACE = 1.0  # seconds for a call that runs when its rollout ends
+
+
 class _Episode:
     """One environment while a rollout plays it: its calls are limited in time and in length."""
 
@@ -109,6 +112,7 @@ class _Episode:
         if not hasattr(self.environment, "__exit__"):
             return
         leave = partial(self.environment.__exit__, None, None, None)
+        await self.calls.settle(GRACE)
         if self.calls.hangs:
             self.calls.call_later(leave)
         else:

@@ -37,6 +37,11 @@ class IsolatedCalls:
         """Whether the last call is still running: it exceeded the limit, or the rollout was cancelled."""
         return self._last is not None and not self._last.done()
 
+    async def settle(self, seconds: float) -> None:
+        """Wait for the running call, for this long at most."""
+        if self._last is not None and self.hangs:
+            await asyncio.wait([asyncio.wrap_future(self._last)], timeout=seconds)
+
     def call_later(self, function: Callable[[], Any]) -> None:
         """Call a function when the running call has returned; nobody waits for it."""
         self._queue().put((Future(), function))
@@ -44,8 +49,8 @@ class IsolatedCalls:
     async def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`. what: its name in messages.
 
-        Raises: BrokenEnvironment after the time limit, and where there is one in place of SystemExit and others that are no
-        `Exception`; any exception of the function.
+        Raises: BrokenEnvironment after the time limit; with a limit also in place of SystemExit and others that are no
+        `Exception`. Any exception of the function.
         """
         is_async = inspect.iscoroutinefunction(function)
         if self._seconds is None:

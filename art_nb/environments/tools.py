@@ -113,7 +113,7 @@ def parse_arguments(tools: Iterable[dict], name: str | None, arguments: str | di
     for parameter, value in given.items():
         if parameter not in properties:
             raise MalformedCall("bad arguments", f"{name} has no argument {quoted(parameter)}")
-        if not _validator()(properties[parameter]).is_valid(value):
+        if not _validator('"items": [' in json.dumps(properties[parameter]))(properties[parameter]).is_valid(value):
             raise MalformedCall("bad arguments", f"{parameter} must be {_expected(properties[parameter])}")
     if missing := [parameter for parameter in schemas[name].get("required", ()) if parameter not in given]:
         raise MalformedCall("bad arguments", f"{name} needs {' and '.join(missing)}")
@@ -125,12 +125,13 @@ def _not_json(constant: str) -> Any:
 
 
 @cache
-def _validator() -> Any:
-    """Return jsonschema's validator of pydantic's and MCP's draft; 3.0 is no integer here."""
-    from jsonschema.validators import Draft202012Validator, extend  # half a second
+def _validator(old: bool) -> Any:
+    """Return jsonschema's validator of pydantic's and MCP's draft, or of draft 7 (`old`); 3.0 is no integer here."""
+    from jsonschema.validators import Draft7Validator, Draft202012Validator, extend  # half a second
 
     is_integer = lambda _, value: isinstance(value, int) and not isinstance(value, bool)  # noqa: E731
-    return extend(Draft202012Validator, type_checker=Draft202012Validator.TYPE_CHECKER.redefine("integer", is_integer))
+    draft = Draft7Validator if old else Draft202012Validator
+    return extend(draft, type_checker=draft.TYPE_CHECKER.redefine("integer", is_integer))
 
 
 def _expected(schema: dict | bool) -> str:

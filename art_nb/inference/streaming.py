@@ -103,7 +103,7 @@ class Chunks:
 
     def _on_done(self, done: asyncio.Future) -> None:
         if not done.cancelled():
-            done.exception()  # asyncio then takes it for known, also if another choice raises its own first
+            done.exception()  # marks it as retrieved, also if another choice raises its own first
         self._new.set()
 
     def _on_token(self) -> None:

@@ -13,7 +13,7 @@ from art_nb.rewards.rubric import weighted
 from art_nb.trajectories import Trajectory
 from art_nb.trajectories.records import call_of
 
-FAILED = re.compile(r'^\W*(error|traceback|exception|malformed|refused)\b|"(error|exception)"\s*:', re.IGNORECASE)
+FAILED = re.compile(r'^\W*(error|traceback|exception)\b|^(malformed|refused):|"(error|exception)"\s*:', re.IGNORECASE)
 READABLE = 1_500  # characters; longer answers score less
 
 

@@ -72,7 +72,7 @@ class EpisodeWorker:
         self._lease_seconds = 3 * POLL_SECONDS
 
     async def run(self) -> None:
-        """Run episodes until cancelled. Raises: Unreachable, TokenRefused."""
+        """Run episodes until cancelled. Raises: Unreachable, TokenRefused, RequestRefused."""
         renewing = asyncio.create_task(self._renew_leases())
         try:
             while True:
@@ -163,7 +163,7 @@ def work(options: Sequence[str]) -> int:
     worker = EpisodeWorker(connection, rollout, f"{platform.node()}-{os.getpid()}"[:100], settings.at_once)
     try:
         asyncio.run(worker.run())
-    except (Unreachable, RequestRefused) as error:  # TokenRefused, too
+    except (Unreachable, TokenRefused, RequestRefused) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -127,6 +127,8 @@ def load_policy(
             f"{min(others)} would be trained, but only LoRA's matrices A and B can be: leave out use_dora, lora_bias, bias, "
             "modules_to_save and trainable_token_indices in peft_args"
         )
+    if any(getattr(module, "lora_variant", None) for module in model.modules()):
+        raise ValueError("the adapter is a variant of LoRA, which the sampler does not compute: use plain LoRA")
     return Policy(model, tokenizer, engine, sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n))
 
 

@@ -41,7 +41,7 @@ class ProcessGroup(SingleProcess):
     """Process number `rank` of `size`. The constructor blocks until all have joined.
 
     Rank 0 listens at host and port. Gloo listens at a port of its own in each process, at the address of its hostname: the
-    machines must reach each other there, and strangers must not.
+    machines must reach each other there; close these ports to others.
 
     join_timeout: seconds to wait for the others to join.
 

@@ -131,7 +131,7 @@ def check_rewards(groups: list[TrajectoryGroup]) -> None:
 def has_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bool:
     """Whether an advantage of the group, not scaled, differs from zero by more than the rounding error of its baseline."""
     rewards = [abs(r) for t in group for r in (t.reward, *(t.turn_rewards or []))]
-    return any(abs(a) > 1e-9 * max(1.0, *rewards) for choices in advantages for a in choices)
+    return any(abs(a) > 1e-9 * max(rewards, default=0.0) for choices in advantages for a in choices)
 
 
 def compute_advantages(

@@ -213,7 +213,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         try:
             result, advantages = await self._learn(actors, request)
         except (asyncio.CancelledError, KeyboardInterrupt):
-            actors.interrupted = True
+            actors.interrupted, actors.joined = True, False
             raise
         set_advantages(request.groups, advantages)
         if not request.log:
