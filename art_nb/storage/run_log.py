@@ -81,7 +81,7 @@ class RunLog:
 
     @contextmanager
     def undone_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Let the counters be as before the block if it raises, to try it again. unless: whether it was done all the same."""
+        """Let the counters be as before the block if it raises, to try it again. unless: whether it was done after all."""
         totals = self._totals
         before, logged_at = totals.builder.counters() if totals.builder else None, totals.logged_at
         try:
