@@ -176,8 +176,13 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
             split = "train" if isinstance(request.config, TrainConfig) else "sft"
             # It is logged already if it was interrupted before the data left the outbox.
             if not again or not any((row["step"], row["split"]) == (result.step, split) for row in model.run_log.rows()):
-                # The server has counted the costs of the groups, as `log_step` does.
-                own = {n: v for n, v in result.metrics.items() if not n.startswith("costs/") and "/cum/" not in n}
+                # The server has added up the metrics of the groups and the costs, as `log_step` does.
+                added = {name for group in request.groups for each in (group, *group) for name in each.metrics}
+                own = {
+                    name: value
+                    for name, value in result.metrics.items()
+                    if not (name in added or name.startswith("costs/") or "/cum/" in name)
+                }
                 await self.log_step(model, request, TrainResult(result.step, own))
         outbox.unlink()
         return result

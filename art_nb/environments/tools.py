@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, wraps
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -113,7 +113,7 @@ def parse_arguments(tools: Iterable[dict], name: str | None, arguments: str | di
     for parameter, value in given.items():
         if parameter not in properties:
             raise MalformedCall("bad arguments", f"{name} has no argument {quoted(parameter)}")
-        if not _validator('"items": [' in json.dumps(properties[parameter]))(properties[parameter]).is_valid(value):
+        if not _validator()(properties[parameter]).is_valid(value):
             raise MalformedCall("bad arguments", f"{parameter} must be {_expected(properties[parameter])}")
     if missing := [parameter for parameter in schemas[name].get("required", ()) if parameter not in given]:
         raise MalformedCall("bad arguments", f"{name} needs {' and '.join(missing)}")
@@ -125,13 +125,20 @@ def _not_json(constant: str) -> Any:
 
 
 @cache
-def _validator(old: bool) -> Any:
-    """Return jsonschema's validator of pydantic's and MCP's draft, or of draft 7 (`old`); 3.0 is no integer here."""
-    from jsonschema.validators import Draft7Validator, Draft202012Validator, extend  # half a second
+def _validator() -> Any:
+    """Return jsonschema's validator of pydantic's and MCP's draft, with `items` of draft 7, too; 3.0 is no integer here."""
+    from jsonschema.validators import Draft202012Validator as Latest  # half a second
+    from jsonschema.validators import extend
+
+    def items(validator: Any, schemas: Any, value: Any, schema: dict) -> Iterator[Any]:
+        if not isinstance(schemas, list):
+            yield from Latest.VALIDATORS["items"](validator, schemas, value, schema)
+        elif isinstance(value, list):  # a schema for each place, which is `prefixItems` in later drafts
+            for each, of_place in zip(value, schemas, strict=False):
+                yield from validator.descend(each, of_place)
 
     is_integer = lambda _, value: isinstance(value, int) and not isinstance(value, bool)  # noqa: E731
-    draft = Draft7Validator if old else Draft202012Validator
-    return extend(draft, type_checker=draft.TYPE_CHECKER.redefine("integer", is_integer))
+    return extend(Latest, {"items": items}, type_checker=Latest.TYPE_CHECKER.redefine("integer", is_integer))
 
 
 def _expected(schema: dict | bool) -> str:

@@ -52,7 +52,7 @@ def _repository(push: str | None) -> str | None:
 
 def _conversations(path: Path) -> list[list[dict[str, Any]]]:
     found = []
-    for number, line in enumerate(path.open(encoding="utf-8"), start=1):
+    for number, line in enumerate(path.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
         try:
             messages = json.loads(line)
         except ValueError as error:

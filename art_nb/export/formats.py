@@ -54,11 +54,12 @@ def export_checkpoint(
         raise ValueError(f"form is {form!r}: expected one of {', '.join(FORMS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists: expected a folder that is new or empty")
-    prompts = list(conversations or checkpoint.conversations(CONVERSATIONS))
-    prompts += [[{"role": "user", "content": f"Say {number}."}] for number in range(CONVERSATIONS - len(prompts))]
     policy = load_policy(checkpoint.folder, engine="transformers")
+    prompts: Sequence[Sequence[dict[str, Any]]] = conversations or checkpoint.conversations(CONVERSATIONS)
     with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop, as a notebook's
         answers = thread.submit(asyncio.run, greedy_answers(policy, prompts, skip=not conversations)).result()
+        more = [[{"role": "user", "content": f"Say {number}."}] for number in range(CONVERSATIONS - len(answers))]
+        answers += thread.submit(asyncio.run, greedy_answers(policy, more)).result()
     reports: list[ParityReport] = []
 
     def fill(folder: Path) -> None:

@@ -46,10 +46,12 @@ def _is_recorded(response: httpx.Response) -> bool:
 
 def _record(response: httpx.Response) -> None:
     request = json.loads(response.request.content)
-    if not request.get("stream") and not response.json().get("choices"):
+    if request.get("stream"):
+        choice = _streamed(response.text)
+    elif choices := response.json().get("choices"):
+        choice = Choice.construct(**choices[0])  # as lenient with other servers' answers as the client itself
+    else:
         return
-    # `construct` is as lenient with other servers' answers as the client itself.
-    choice = _streamed(response.text) if request.get("stream") else Choice.construct(**response.json()["choices"][0])
     record(request["messages"], request.get("tools"), choice)
 
 

@@ -67,7 +67,8 @@ class WandbMonitor(Monitor):
         run = self._run(entry)
         values: dict[str, Any] = {
             name if name.split("/")[0] in SECTIONS else f"{entry.split}/{name}": value
-            for name, value in ((name, getattr(v, "item", lambda v=v: v)()) for name, v in entry.row.items())
+            for name, given in entry.row.items()
+            for value in (given.item() if hasattr(given, "item") else given,)  # a scalar of numpy or torch
             if isinstance(value, int | float)
         }
         if self.trajectories and entry.trajectories:

@@ -348,11 +348,22 @@ def test_a_loaded_name_with_another_base_model_raises(base, tmp_path):
 
 def test_a_model_that_cannot_be_loaded_leaves_its_folder_unlocked(tmp_path):
     async def main():
-        with pytest.raises(Exception, match="nothing_here"):
+        with pytest.raises(Exception, match="nothing_here") as raised:
             await registered(str(tmp_path / "nothing_here"), tmp_path)
+        return raised
 
-    asyncio.run(main())
+    raised = asyncio.run(main())  # keeps the traceback, as a notebook does, and so the lock's object
     FileLock(tmp_path / "p/models/m/.lock").acquire(timeout=0)
+    assert raised.tb
+
+
+def test_files_of_other_programs_among_the_trajectories_are_left_alone(base, tmp_path):
+    folder = tmp_path / "p/models/m/trajectories"
+    (folder / "train").mkdir(parents=True)
+    (folder / ".DS_Store").touch()
+    (folder / "train/.tmp-999999999-0123abcd").touch()  # of a killed writer
+    asyncio.run(registered(base, tmp_path))
+    assert (folder / ".DS_Store").exists() and not list((folder / "train").iterdir())
 
 
 def test_a_step_without_signal_is_counted_and_reported(base, tmp_path):

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 import art_nb as art
 from art_nb.backends.connection import Gone
 from art_nb.backends.local import LocalBackend
+from art_nb.backends.ray import backend as ray_backend
 from art_nb.backends.ray.calls import connect
 from art_nb.inference.chat import RequestError
 
@@ -281,6 +282,32 @@ def test_rollouts_run_in_worker_processes_and_survive_their_crashes(cluster, tin
         assert len({str(turns) for turns in rollouts}) == 12
         assert {policy for turns in rollouts for policy, *_ in turns} == {f"m@{step}"}
     assert len(list(ended.iterdir())) >= 24  # one that had ended may have died before its word was out
+
+
+def test_training_goes_on_after_an_interrupted_step(cluster, tiny_base, tmp_path, monkeypatch):
+    """The learner has taken the step, and its answer is on the way."""
+    ask, taken = ray_backend.ask, asyncio.Event()
+
+    async def slow(actor, name, *arguments, **options):
+        answer = await ask(actor, name, *arguments, **options)
+        if name == "take_step" and not taken.is_set():
+            taken.set()
+            await asyncio.sleep(60)
+        return answer
+
+    async def main():
+        async with art.RayBackend(samplers=1, path=tmp_path, engine="transformers") as backend:
+            model = await registered(backend, tiny_base)
+            training = asyncio.create_task(model.train(await gather(model, 0, 2, 4), CONFIG))
+            await taken.wait()
+            training.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await training
+            assert (await model.train(await gather(model, 1, 2, 4), CONFIG)).step == 2
+            return model.history().step.tolist()
+
+    monkeypatch.setattr(ray_backend, "ask", slow)
+    assert asyncio.run(main()) == [1, 2]
 
 
 CLUSTER = """

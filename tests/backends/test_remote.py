@@ -86,13 +86,13 @@ def test_costs_are_counted_once_here_and_on_the_server(server, tiny_base, tmp_pa
                 groups = await gather(model, step)
                 groups[0].metrics["judge_cost_usd"] = 0.25
                 for trajectory in groups[1]:
-                    trajectory.metrics["costs/user"] = 1.0
+                    trajectory.metrics |= {"costs/user": 1.0, "data/step_calls": 2.0}
                 await model.train(groups)
             return model.history().iloc[-1]
 
     row = asyncio.run(main())
-    names = "costs/train/judge/ruler", "costs/user", "costs/all", "costs/cum/all"
-    assert [row[name] for name in names] == [0.25, 4, 4.25, 8.5]
+    names = "costs/train/judge/ruler", "costs/user", "costs/all", "costs/cum/all", "data/step_calls", "data/cum/calls"
+    assert [row[name] for name in names] == [0.25, 4, 4.25, 8.5, 8, 16]
 
 
 def test_agents_that_ask_again_after_an_error_are_answered():

@@ -264,8 +264,8 @@ def test_no_name_leads_out_of_the_served_folder(friend, server):
     friend.post("/api/models", json={"project": "p", "name": "safe", "base_model": "tiny"}).raise_for_status()
     before = files(server.folder.parent)
     for name in TRAVERSALS:
-        for path in (f"/api/models/{name}/safe", f"/api/models/p/{name}/history", f"/api/models/p/safe/checkpoints/0/{name}",
-                     f"/api/models/p/safe/checkpoints/{name}/state.json", f"/v1/models/{name}", f"/api/models/p/safe/trajectories/{name}"):  # fmt: skip
+        for path in (f"/api/models/{name}/safe", f"/api/models/p/{name}/checkpoints", f"/api/models/p/safe/checkpoints/0/{name}",
+                     f"/api/models/p/safe/checkpoints/{name}/state.json", f"/v1/models/{name}"):  # fmt: skip
             assert raw_status(server, path) in (404, 422), path
         plain = unquote(name)
         for spec in ({"project": plain, "name": "n"}, {"project": "p", "name": plain}):

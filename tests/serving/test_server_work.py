@@ -24,7 +24,7 @@ import art_nb as art
 from art_nb.backends.connection import RequestRefused
 from art_nb.serving import work_routes
 from art_nb.serving.work import MAX_LEASES, WorkQueue
-from art_nb.serving.worker import EpisodeSeeds, EpisodeWorker, load_rollout
+from art_nb.serving.worker import EpisodeSeeds, EpisodeWorker, load_rollout, work
 
 ROLLOUT = '''
 import asyncio, os
@@ -169,6 +169,14 @@ def test_a_worker_reports_why_its_result_was_refused(capsys):
     asyncio.run(worker._run_episode({"batch": "b", "place": 3, "task": {"seed": "0", "scenario": {}}}))
     assert [each["place"] for each in sent] == [3, 3] and "exceeds the maximum" in sent[1]["exception"]["message"]
     assert "was refused: the body exceeds" in capsys.readouterr().err
+
+
+def test_a_worker_that_cannot_work_ends_with_a_message(server, tmp_path, monkeypatch, capsys):
+    (tmp_path / "idle.py").write_text("async def rollout(model, scenario): ...")
+    monkeypatch.chdir(tmp_path)
+    options = ["--rollout=idle:rollout", "--token=wrong"]
+    assert work([server.url, *options]) == 1 and "token" in capsys.readouterr().err
+    assert work([server.url.removeprefix("http://"), *options]) == 2 and "expected something like http://" in capsys.readouterr().err
 
 
 def test_the_seed_of_a_request_depends_on_episode_and_conversation_not_on_the_order():

@@ -252,6 +252,23 @@ def test_an_environment_whose_call_hangs_is_left_when_it_returns_and_hides_no_er
     assert left.wait(10)
 
 
+def test_a_cancelled_rollout_leaves_its_environment_after_a_short_call():
+    left = threading.Event()
+
+    def work(self):
+        """Work for a moment."""
+        threading.Event().wait(0.4)
+
+    environment = hostile(work=work, __enter__=lambda self: self, __exit__=lambda self, *error: left.set())
+
+    async def main():
+        await asyncio.wait_for(rollout_environment(ScriptedClient([("work", {})]), environment, model="m"), 0.1)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(main())
+    assert left.is_set()
+
+
 def test_a_metric_that_is_no_number_is_a_failure_of_its_rollout():
     answers = [("add", {"number": 1})], "done"
     odd = hostile(metrics=property(lambda self: {"note": "high", "level": None, "count": 1}))

@@ -74,6 +74,8 @@ class TestGymnasium:
     def test_another_game_with_a_description_of_ones_own(self):
         factory = lambda: GymnasiumEnvironment("CartPole-v1", actions=["left", "right"], describe=lambda _, x: f"{x[2]:.2f}")  # noqa: E731
         trajectory = play(factory, "left", "right")
+        named = lambda: GymnasiumEnvironment("CartPole-v1", actions=["Go", "Go on"], describe=lambda _, x: "")  # noqa: E731
+        assert play(named, "Go on", "I go, then GO ON.").metrics["tool_failures"] == 0
         assert re.fullmatch(r"Actions: left, right\.\n-?\d\.\d\d", trajectory.messages()[0]["content"])
         assert trajectory.reward == len(trajectory.choices()) and trajectory.metrics["terminated"]
 

@@ -107,7 +107,8 @@ def test_groups_without_signal_are_counted_and_skipped(tokenizer):
     ]
     sequences, counts = build(groups, tokenizer)
     assert len(sequences) == 3 and counts == {"groups": 5, "groups_without_signal": 4}
-    assert build([[played(1e9), played(2e9), played(3e9)]], tokenizer)[1] == {"groups": 1, "groups_without_signal": 0}
+    for unit in (1e9, 1e-10):
+        assert build([[played(unit), played(2 * unit), played(3 * unit)]], tokenizer)[1] == {"groups": 1, "groups_without_signal": 0}
     assert groups[2][0].messages_and_choices[1].token_advantages == [0.0, 0.0]
     # A KL penalty teaches even where rewards do not.
     assert len(build(groups, tokenizer, kl_penalty_coef=0.1)[0]) == 10

@@ -69,7 +69,7 @@ def _method(function: dict, call: str) -> Callable[..., Any]:
 
 def _hint(schema: Any) -> Any:
     kind = schema.get("type") if isinstance(schema, dict) else None
-    if kind == "array" and schema.get("items"):
+    if kind == "array" and isinstance(schema.get("items"), dict):
         return list[_hint(schema["items"])]  # type: ignore[misc]  # transformers takes a bare `list` for an object
     return TYPES.get(kind, Any) if isinstance(kind, str) else Any
 

@@ -83,6 +83,8 @@ class GymnasiumEnvironment(AbstractContextManager):
         self._actions = list(actions or known or map(str, range(int(space.n))))
         if len(self._actions) != space.n:
             raise ValueError(f"{game} has {space.n} actions, not {len(self._actions)}: {', '.join(self._actions)}")
+        longest_first = map(re.escape, sorted(self._actions, key=len, reverse=True))
+        self._names = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)", re.IGNORECASE)
         self._first, self._goal = int(space.start), aim if goal is None else goal
         self._describe = describe or ours or (lambda environment, observation: str(observation))
         self._reward, self._steps, self._terminated, self._truncated = 0.0, 0, False, False
@@ -103,8 +105,7 @@ class GymnasiumEnvironment(AbstractContextManager):
         """
         if self.over:
             return OVER
-        longest_first = sorted(self._actions, key=len, reverse=True)
-        named = re.findall(rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)", action, re.IGNORECASE)
+        named = self._names.findall(action)
         if not named:
             raise ValueError(f"no action in the answer: name one of {', '.join(self._actions)}")
         chosen = self._first + [name.lower() for name in self._actions].index(named[-1].lower())

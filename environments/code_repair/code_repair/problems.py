@@ -7,12 +7,13 @@ cannot look them up. The functions are made by environments/code_repair/maker/ma
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from art_nb.storage.checkpoints import read_jsonl
 
 DATA = Path(__file__).resolve().parent / "data"
 SPLITS = ("train", "val", "test")
@@ -90,9 +91,7 @@ class Problem:
 @cache
 def load_problems(path: Path = DATA / "functions.jsonl") -> tuple[Problem, ...]:
     """Load the problems in a file of functions, one per line with all its bugs."""
-    return tuple(
-        problem for row in path.open(encoding="utf-8") for problem in _problems_of(json.loads(row))
-    )
+    return tuple(problem for row in read_jsonl(path) for problem in _problems_of(row))
 
 
 def _problems_of(row: dict[str, Any]) -> list[Problem]:
