@@ -43,6 +43,23 @@ def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
     return {each.__name__: each for name, each in members if name not in NO_TOOLS and not name.startswith("_")}
 
 
+def observation_text(source: str, result: Any) -> str:
+    """Return what a tool or `reset` returned as the text that a model reads: JSON for other values than text.
+
+    source: named in errors. Raises: BrokenEnvironment for what text cannot represent.
+    """
+    if result is None or isinstance(result, str):
+        return clean(result or "")
+    if not isinstance(result, int | float | dict | list | tuple):
+        raise BrokenEnvironment(f"{source} returned {type(result).__name__}: expected text or JSON values.")
+    if isinstance(result, list) and any(isinstance(part, dict) and part.get("type") == "image" for part in result):
+        raise BrokenEnvironment(f"{source} returned an image: the model can be shown text only.")
+    try:
+        return json.dumps(result, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BrokenEnvironment(f"{source} returned what JSON cannot represent: {error}.") from error
+
+
 GRACE = 1.0  # seconds for a call that runs when its rollout ends
 
 
@@ -127,18 +144,7 @@ class _Episode:
             raise BrokenEnvironment(f"{what} raised {type(error).__name__}: {_short(error)}") from error
 
     def _text(self, what: str, result: Any) -> str:
-        """Return an observation as text. Raises: BrokenEnvironment for what text cannot represent."""
-        if result is None or isinstance(result, str):
-            text = clean(result or "")
-        elif isinstance(result, int | float | dict | list | tuple):
-            try:
-                text = json.dumps(result, ensure_ascii=False)
-            except (TypeError, ValueError, RecursionError) as error:
-                raise BrokenEnvironment(f"{what} of {self.name} returned what JSON cannot represent: {error}.") from error
-            if isinstance(result, list) and any(isinstance(part, dict) and part.get("type") == "image" for part in result):
-                raise BrokenEnvironment(f"{what} of {self.name} returned an image: the model can be shown text only.")
-        else:
-            raise BrokenEnvironment(f"{what} of {self.name} returned {type(result).__name__}: expected text or JSON values.")
+        text = observation_text(f"{what} of {self.name}", result)
         if (more := len(text) - self.max_observation) > 0:
             shown = f"the model saw {self.max_observation:,}"
             self.logs.append(f"{what} of {self.name} returned {len(text):,} characters; {shown}.")

@@ -1,13 +1,6 @@
 // The live page of a server in a frame. Only its own origin may frame the page, so it is loaded through JupyterLab's proxy
 // (jupyter-server-proxy, at proxy/PORT/ below JupyterLab's URL); without a proxy, a link is shown.
 
-const element = (tag, attrs, ...children) => {
-  const node = document.createElement(tag);
-  for (const [name, value] of Object.entries(attrs)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-};
-
 /** The server's URL through JupyterLab's proxy, or null if that does not reach it. */
 async function proxied(address) {
   const config = document.getElementById("jupyter-config-data");
@@ -25,12 +18,12 @@ async function render({ model, el }) {
   page.hash = new URLSearchParams({ code: model.get("code") });
   const seen = "color: var(--an-blue); text-decoration: underline";
   const attrs = { href: page, target: "_blank", rel: "noopener", style: seen };
-  const link = element("a", attrs, near ? "in a new tab" : address.href);
+  const link = h("a", attrs, near ? "in a new tab" : address.href);
   const text = near ? "Open it " : "The live page of the server, on the machine that runs this notebook: ";
-  el.append(element("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
+  el.append(h("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
   if (!near) return;
   const look = "width: 100%; height: 560px; resize: vertical; overflow: auto; border: 1px solid #8888; border-radius: 8px";
-  el.append(element("iframe", { src: page, title: "The live page of the server", class: "an-page", style: look }));
+  el.append(h("iframe", { src: page, title: "The live page of the server", class: "an-page", style: look }));
 }
 
 export default { render };

@@ -6,7 +6,7 @@ import html
 
 import traitlets
 
-from .view import HERE, View
+from .view import View, module
 
 
 class LivePage(View):
@@ -15,7 +15,7 @@ class LivePage(View):
     address: of the server, e.g. "http://127.0.0.1:8000". code: a one-time code, so that no secret is saved in the notebook.
     """
 
-    _esm = (HERE / "live_page.js").read_text("utf-8")
+    _esm = module("live_page")
     address = traitlets.Unicode().tag(sync=True)
     code = traitlets.Unicode().tag(sync=True)
 

@@ -69,6 +69,7 @@ def test_what_does_not_exist_is_refused():
 
 def test_parsers():
     assert last_number("1,234 apples, so -5/6.") == "-5/6" and last_number("about 1,234.5!") == "1234.5" and last_number("none") is None
+    assert last_number("pages 10-20") == "20" and last_number("(2)-3") == "3" and last_number("2 = -3") == "-3"
     assert last_line("a\n b \n\n") == "b" and last_line(" \n") is None
     assert tag("<answer>1</answer> no <answer> 2\n</answer>") == "2" and tag("<answer>") is None
     rng = random.Random(0)

@@ -137,6 +137,38 @@ def test_any_client_plays_our_environments(name):
     assert {tool.name: tool.input_schema for tool in tools} == {n: s["function"]["parameters"] for n, s in environment_tools(environment).items()}
 
 
+class Weather:
+    """An environment whose tools return a dict, as JSON values may be returned, and are async."""
+
+    def reset(self) -> None:
+        self.asked = 0
+
+    async def forecast(self, days: int) -> dict:
+        """Tell the weather.
+
+        Args:
+            days: From now.
+        """
+        self.asked += 1
+        return {"days": days, "sky": "clear"}
+
+    def get_reward(self) -> float:
+        return float(self.asked)
+
+
+def test_a_served_environment_answers_as_in_a_rollout():
+    """JSON in place of Python's repr; async tools are awaited, as `rollout_environment` does."""
+
+    async def exchange():
+        async with mcp.Client(mcp_server(Weather())) as client:
+            return await client.call_tool("forecast", {"days": 2})
+
+    call = [("forecast", {"days": 2})]
+    expected = play(Weather, call, "done").messages()[2]["content"]
+    answer = asyncio.run(exchange())
+    assert answer.content[0].text == expected == '{"days": 2, "sky": "clear"}' and not answer.is_error
+
+
 def test_trl_lists_the_same_tools():
     utils = pytest.importorskip("transformers.utils")
     environment = mcp_environment(weather)

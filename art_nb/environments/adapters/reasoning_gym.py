@@ -12,7 +12,7 @@ MAX_SIZE = 1_000_000
 
 def last_number(text: str) -> str | None:
     """Return the last number of a text without thousands separators."""
-    found = re.findall(r"-?\d[\d,]*(?:\.\d+)?(?:/\d+)?", text)
+    found = re.findall(r"(?:(?<![\w)])-)?\d[\d,]*(?:\.\d+)?(?:/\d+)?", text)
     return found[-1].replace(",", "") if found else None
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from art_nb.environments.adapters.base import extra
-from art_nb.environments.contract import environment_tools
+from art_nb.environments.contract import environment_tools, observation_text
 from art_nb.environments.tools import parse_arguments
 
 
@@ -17,7 +18,7 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
 
     Raises: ImportError without the extra; what `reset` raises.
     """
-    types, first = extra("mcp.types", "mcp"), environment.reset(**row)
+    types, first = extra("mcp.types", "mcp"), observation_text("reset", environment.reset(**row))
     tools = environment_tools(environment)
 
     async def list_tools(context: Any, params: Any) -> Any:
@@ -31,7 +32,9 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
     async def call_tool(context: Any, params: Any) -> Any:
         try:
             arguments = parse_arguments(tools.values(), params.name, params.arguments or {})
-            text, failed = str(getattr(environment, params.name)(**arguments)), False
+            result = getattr(environment, params.name)(**arguments)
+            result = await result if inspect.isawaitable(result) else result
+            text, failed = observation_text(params.name, result), False
         except Exception as error:  # the client's model reads what was wrong
             text, failed = str(error), True
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)

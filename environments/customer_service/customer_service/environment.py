@@ -5,10 +5,10 @@ In TRL every turn of the model is a tool call, so writing to the customer is the
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from art_nb.environments.adapters.base import with_tools
 from customer_service.conversation import MAX_TURNS, Conversation
 from customer_service.course import SPLITS, course_tasks, course_world
 from customer_service.customer import Customer, RuleCustomer
@@ -29,8 +29,6 @@ RESPOND: dict[str, Any] = {
     },
 }
 """The schema of the tool that writes to the customer; those of the other tools are `World.tools`."""
-
-_TYPES = {"string": str, "integer": int, "number": float}
 
 
 class ServiceEnvironment:
@@ -84,48 +82,17 @@ class ServiceEnvironment:
         return self.conversation.over
 
 
-def _tool_method(tool: dict) -> Callable[..., str]:
-    """Return a method with the signature, type hints and docstring from which TRL derives the tool's schema."""
-    function = tool["function"]
-    name, properties = function["name"], function["parameters"]["properties"]
-
-    def method(self, **arguments):
-        return self._call(name, arguments)
-
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    hints = {key: _python_type(schema) for key, schema in properties.items()}
-    parameters = [inspect.Parameter("self", kind)]
-    parameters += [inspect.Parameter(key, kind, annotation=hint) for key, hint in hints.items()]
-    lines = [f"{key}: {schema['description']}" for key, schema in properties.items()]
-    method.__name__ = method.__qualname__ = name
-    method.__signature__ = inspect.Signature(parameters, return_annotation=str)  # type: ignore[attr-defined]
-    method.__annotations__ = hints | {"return": str}
-    method.__doc__ = "\n    ".join([f"{function['description']}\n\nArgs:", *lines]) if lines else function["description"]
-    return method
+def _with_tools(domain: str) -> Any:
+    return with_tools(ServiceEnvironment, f"{domain}_tools", [*SCHEMAS[domain], RESPOND])
 
 
-def _python_type(schema: dict) -> Any:
-    """Return the Python type of a parameter's schema."""
-    if schema["type"] == "array":
-        return list[str] if schema["items"]["type"] == "string" else list[dict]
-    return _TYPES[schema["type"]]
-
-
-def _with_tools(environment: type[ServiceEnvironment]) -> type[ServiceEnvironment]:
-    for tool in [*SCHEMAS[environment.domain], RESPOND]:
-        setattr(environment, tool["function"]["name"], _tool_method(tool))
-    return environment
-
-
-@_with_tools
-class RetailEnvironment(ServiceEnvironment):
+class RetailEnvironment(_with_tools("retail")):  # type: ignore[misc]
     """A conversation with a customer of the shop; see `ServiceEnvironment`."""
 
     domain = "retail"
 
 
-@_with_tools
-class AirlineEnvironment(ServiceEnvironment):
+class AirlineEnvironment(_with_tools("airline")):  # type: ignore[misc]
     """A conversation with a customer of the airline; see `ServiceEnvironment`."""
 
     domain = "airline"
