@@ -58,7 +58,8 @@ def tool_schema(function: Callable[..., Any]) -> dict:
 
     The description and those of the parameters come from the Google docstring. `self` is left out.
 
-    Raises: TypeError for a parameter without a type hint, ValueError for one without a description.
+    Raises: TypeError for a parameter without a type hint, ValueError for one without a description or of a type that
+        contains itself.
     """
     name, hints = function.__name__, get_type_hints(function)
     description, described = _read_docstring(function)
@@ -70,7 +71,7 @@ def tool_schema(function: Callable[..., Any]) -> dict:
             raise TypeError(f"parameter {parameter.name} of the tool {name} has no type hint; add one such as `: str`")
         if parameter.name not in described:
             raise ValueError(f"parameter {parameter.name} of the tool {name} has no description; add it to the docstring")
-        found = TypeAdapter(hints[parameter.name]).json_schema()
+        found = resolved(TypeAdapter(hints[parameter.name]).json_schema())
         kind = {"type": found.pop("type")} if "type" in found else {}
         properties[parameter.name] = kind | found | {"description": described[parameter.name]}
         if parameter.default is inspect.Parameter.empty:
@@ -78,6 +79,30 @@ def tool_schema(function: Callable[..., Any]) -> dict:
     parameters = {"type": "object", "properties": properties} | ({"required": required} if required else {})
     schema = {"name": name, "description": description, "parameters": parameters, "return": {"type": "string"}}
     return {"type": "function", "function": schema}
+
+
+def resolved(schema: dict, within: dict | None = None, path: tuple[str, ...] = ()) -> dict:
+    """Return a JSON schema with its references to `$defs` replaced by what they refer to.
+
+    Raises: ValueError for a schema that refers to itself or to another document.
+    """
+    within = schema if within is None else within
+
+    def inner(value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, list):
+            return [inner(each, path) for each in value]
+        if not isinstance(value, dict):
+            return value
+        if isinstance(reference := value.get("$ref"), str):
+            if not reference.startswith("#/") or reference in path:
+                raise ValueError(f"the schema refers to {reference}, by itself or outside: such tools cannot be shown here")
+            found: Any = within
+            for part in reference.removeprefix("#/").split("/"):
+                found = found[part]
+            return inner({**found, **{k: v for k, v in value.items() if k != "$ref"}}, (*path, reference))
+        return {key: inner(each, path) for key, each in value.items() if key != "$defs"}
+
+    return inner(schema, path)
 
 
 def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

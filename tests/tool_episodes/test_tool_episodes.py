@@ -8,6 +8,7 @@ import sys
 from typing import Literal
 
 import pytest
+from pydantic import BaseModel
 
 from art_nb.environments import (
     MalformedCall,
@@ -137,6 +138,26 @@ def test_schemas_equal_those_of_transformers():
     schema = tool_schema(typed)
     assert schema == derived
     assert list(schema["function"]["parameters"]["properties"]["some"]) == ["type", "items", "description"]
+
+
+def test_a_schema_refers_to_nothing_outside_the_parameter():
+    class Place(BaseModel):
+        city: str
+
+    def visit(place: Place, more: list[Place]) -> str:
+        """Go.
+
+        Args:
+            place: Where.
+            more: And then.
+        """
+
+    visit.__annotations__ = {"place": Place, "more": list[Place], "return": str}
+    schema = tool_schema(visit)
+    assert "$" not in json.dumps(schema)
+    assert parse_arguments([schema], "visit", '{"place": {"city": "Oslo"}, "more": [{"city": "Rome"}]}')["more"] == [{"city": "Rome"}]
+    with pytest.raises(MalformedCall, match="more must be"):
+        parse_arguments([schema], "visit", '{"place": {"city": "Oslo"}, "more": [{"city": 3}]}')
 
 
 def test_a_parameter_needs_a_type_and_a_description():

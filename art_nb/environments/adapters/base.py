@@ -9,6 +9,8 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from art_nb.environments.tools import resolved
+
 TYPES: dict[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
 RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 
@@ -72,27 +74,3 @@ def _hint(schema: Any) -> Any:
     if kind == "array" and isinstance(schema.get("items"), dict):
         return list[_hint(schema["items"])]  # type: ignore[misc]  # transformers takes a bare `list` for an object
     return TYPES.get(kind, Any) if isinstance(kind, str) else Any
-
-
-def resolved(schema: dict, within: dict | None = None, path: tuple[str, ...] = ()) -> dict:
-    """Return a JSON schema with its references to `$defs` replaced by what they refer to.
-
-    Raises: ValueError for a schema that refers to itself or to another document.
-    """
-    within = schema if within is None else within
-
-    def inner(value: Any, path: tuple[str, ...]) -> Any:
-        if isinstance(value, list):
-            return [inner(each, path) for each in value]
-        if not isinstance(value, dict):
-            return value
-        if isinstance(reference := value.get("$ref"), str):
-            if not reference.startswith("#/") or reference in path:
-                raise ValueError(f"the schema refers to {reference}, by itself or outside: such tools cannot be shown here")
-            found: Any = within
-            for part in reference.removeprefix("#/").split("/"):
-                found = found[part]
-            return inner({**found, **{k: v for k, v in value.items() if k != "$ref"}}, (*path, reference))
-        return {key: inner(each, path) for key, each in value.items() if key != "$defs"}
-
-    return inner(schema, path)
