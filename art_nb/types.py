@@ -47,6 +47,9 @@ class TrainConfig(pydantic.BaseModel):
     grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
     scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.
     turn_discount: discount of a later turn's reward per turn, in [0, 1]; only for trajectories with `turn_rewards`.
+    trained_share: train on this share of the sequences only, at least one, those with the largest absolute advantages; the
+        baselines are of all. Turns whose prompts do not extend each other are sequences of their own. Source: down-sampling
+        of rollouts (arXiv 2504.13818), which keeps those whose rewards differ most.
     num_updates: optimizer passes over the batch; the clip range has an effect from the second.
     other_policies: train also on turns that other models sampled. By default their trajectories are removed before
         advantages are computed, and their turns inside other trajectories are context only.
@@ -63,6 +66,7 @@ class TrainConfig(pydantic.BaseModel):
     grad_accumulation_sequences: int | None = pydantic.Field(default=None, ge=1)
     scale_rewards: Literal["group", "batch", "none"] = "group"
     turn_discount: float = pydantic.Field(default=0.95, ge=0, le=1)
+    trained_share: float = pydantic.Field(default=1.0, gt=0, le=1)
     num_updates: int = pydantic.Field(default=1, ge=1)
     other_policies: bool = False
     grpo: dict[str, Any] = {}

@@ -76,7 +76,7 @@ def build_sequences(
 ) -> tuple[list[TokenSequence], dict[str, float]]:
     """Return the sequences to train on, and counts: groups, groups_without_signal and, if any, trajectories_of_others.
 
-    policy: "name@step" of the policy in training. Sets `token_advantages` on each trained choice. A group whose
+    policy: "name@step" of the policy in training. Sets `token_advantages` on each choice of this policy. A group whose
     advantages are all zero carries no signal: it is trained on only with a KL penalty.
 
     Raises: ValueError: there is no trajectory, or none of this model; a reward is not finite; turn rewards do not fit the
@@ -110,7 +110,17 @@ def build_sequences(
             if signal or config.kl_penalty_coef > 0:
                 sequences += built
     counts: dict[str, float] = {"groups": len(groups), "groups_without_signal": without_signal}
-    return sequences, counts | ({"trajectories_of_others": len(rejected)} if rejected else {})
+    counts |= {"trajectories_of_others": len(rejected)} if rejected else {}
+    return strongest(sequences, config.trained_share), counts
+
+
+def strongest(sequences: list[TokenSequence], share: float) -> list[TokenSequence]:
+    """Return the share of the sequences with the largest absolute advantages, at least one, in their order."""
+    if share == 1 or not sequences:
+        return sequences
+    strength = [max(map(abs, sequence.advantages)) for sequence in sequences]
+    first = sorted(range(len(sequences)), key=strength.__getitem__, reverse=True)[: max(1, round(share * len(sequences)))]
+    return [sequences[i] for i in sorted(first)]
 
 
 def check_rewards(groups: list[TrajectoryGroup]) -> None:

@@ -10,7 +10,7 @@ function build(node, attrs, children) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
     else node.setAttribute(name, value === true ? "" : value);
   }
-  node.append(...children.filter((child) => child != null));
+  node.append(...children.filter((child) => child != null && child !== false));
   return node;
 }
 const h = (tag, attrs = {}, ...children) => build(document.createElement(tag), attrs, children);
@@ -23,8 +23,8 @@ const smallNumber = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 })
 function fmt(x) {
   if (x == null || !Number.isFinite(x)) return "–";
   const size = Math.abs(x);
-  const text = size >= 1e4 ? compactNumber.format(x)
-    : size > 0 && size < 1e-4 ? x.toExponential(1)
+  const text = size >= 1e15 || (size > 0 && size < 1e-4) ? x.toExponential(1)
+    : size >= 1e4 ? compactNumber.format(x)
       : size >= 100 ? String(Math.round(x)) : smallNumber.format(x);
   return text === "-0" ? "0" : text.replaceAll("-", "−");
 }
@@ -46,7 +46,8 @@ function extent(values) {
     if (v > hi) hi = v;
   }
   if (lo > hi) return [0, 1];
-  if (lo === hi) return lo === 0 ? [0, 1] : [Math.min(lo * 2, 0), Math.max(lo * 2, 0)];
+  // Values that differ by rounding alone are equal: between them there is no round number for a tick.
+  if (hi - lo <= 1e-9 * Math.max(Math.abs(lo), Math.abs(hi))) return lo === 0 ? [0, 1] : [Math.min(lo * 2, 0), Math.max(lo * 2, 0)];
   return [lo, hi];
 }
 
@@ -55,9 +56,17 @@ function ticks(lo, hi, n) {
   const raw = (hi - lo) / Math.max(1, n);
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((m) => m * power).find((m) => m >= raw * 0.999);
-  const found = [];
-  for (let i = Math.ceil(lo / step - 1e-9); i * step <= hi + step * 1e-9; i++) found.push(i * step);
-  return found;
+  const [first, last] = [Math.ceil(lo / step - 1e-9), Math.floor(hi / step + 1e-9)];
+  return Array.from({ length: Math.max(0, last - first + 1) }, (_, i) => (first + i) * step);
+}
+
+/** Labels for ticks: those of fmt, or with more digits where it would round a tick. */
+function tickLabels(found) {
+  const round = (x) => (Math.abs(x) >= 100 && Math.abs(x) < 1e4 ? Math.round(x) : Number(x.toPrecision(3)));
+  const exact = found.map((x) => Number(x.toPrecision(10)));
+  if (exact.every((x) => round(x) === x)) return exact.map(fmt);
+  const digits = Math.max(...exact.map((x) => (String(x).split(".")[1] ?? "").length));
+  return exact.map((x) => fixed(x, digits));
 }
 
 const scale = (lo, hi, from, to) => (v) => from + ((v - lo) / (hi - lo)) * (to - from);
@@ -73,16 +82,27 @@ function linePath(points) {
   return path;
 }
 
+const pixel = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+pixel.canvas.width = pixel.canvas.height = 1;
+
+/** [red, green, blue, alpha], 0 to 255, of any CSS colour, also of oklch() and color(). */
+function rgba(colour) {
+  pixel.clearRect(0, 0, 1, 1);
+  pixel.fillStyle = colour;
+  pixel.fillRect(0, 0, 1, 1);
+  return pixel.getImageData(0, 0, 1, 1).data;
+}
+
 /** "light" or "dark", from the background colour behind the widget, so that it follows any host's theme. */
 function themeBehind(node) {
   for (let at = node.parentElement; at; at = at.parentElement) {
-    const [r, g, b, a = 1] = (getComputedStyle(at).backgroundColor.match(/[\d.]+/g) ?? []).map(Number);
-    if (r != null && a > 0.5) return 0.299 * r + 0.587 * g + 0.114 * b < 128 ? "dark" : "light";
+    const [r, g, b, a] = rgba(getComputedStyle(at).backgroundColor);
+    if (a > 128) return 0.299 * r + 0.587 * g + 0.114 * b < 128 ? "dark" : "light";
   }
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-/** Append a widget's root to el. `redraw` runs when the root has a width, and when that or the theme changes. */
+/** Append a widget's root to el. `redraw` runs when the root has a width, and when that changes; a theme is a matter of CSS. */
 function mount(el, name, redraw) {
   // The attribute stops JupyterLab from handling the arrow keys.
   const root = h("div", { class: `art-nb an-${name}`, "data-lm-suppress-shortcuts": "true" });
@@ -153,6 +173,9 @@ function virtualList(box, rowHeight, renderRow) {
     },
   };
 }
+
+const iconButton = (label, text, onclick) =>
+  h("button", { type: "button", class: "an-button", "aria-label": label, title: label, onclick }, text);
 
 function select(label, options, onchange) {
   const box = h("select", { "aria-label": label, onchange: () => onchange(box.value) },

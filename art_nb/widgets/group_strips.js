@@ -14,7 +14,7 @@ function groupFacts(rewards) {
   const mean = sorted.reduce((sum, reward) => sum + reward, 0) / n;
   const spread = n > 1 ? Math.sqrt(sorted.reduce((sum, reward) => sum + (reward - mean) ** 2, 0) / (n - 1)) : 0;
   const [low, high] = [sorted[0], sorted[n - 1]];
-  const silent = high - low <= 1e-9 * Math.max(1, Math.abs(low), Math.abs(high));
+  const silent = high - low <= 1e-9 * Math.max(Math.abs(low), Math.abs(high));
   return { n, low, high, mean, spread, q1: quantile(0.25), q3: quantile(0.75), silent };
 }
 

@@ -44,7 +44,7 @@ def side_by_side(rewards: list[float], size: float) -> list[tuple[float, float]]
 def all_equal(rewards: list[float]) -> bool:
     """Return whether all rewards are equal up to rounding, as in `training.sequences`."""
     low, high = min(rewards), max(rewards)
-    return high - low <= 1e-9 * max(1.0, abs(low), abs(high))
+    return high - low <= 1e-9 * max(abs(low), abs(high))
 
 
 def _draw_group(axes, i: int, rewards: list[float], placed: list, step: float, radius: float, silent: bool) -> None:

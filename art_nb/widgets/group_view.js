@@ -10,7 +10,6 @@ function render({ model, el }) {
 
   const nameOf = (group) => `${group.split === "train" ? "step" : group.split} ${group.step}, group ${group.group}`;
   const picker = select("Group", groups.map((group, i) => [String(i), nameOf(group)]), (value) => pick(Number(value)));
-  const button = (label, text, onclick) => h("button", { type: "button", class: "an-button", "aria-label": label, title: label, onclick }, text);
   const numbers = h("p", { class: "an-facts" });
   const notice = h("p", { class: "an-notice", hidden: true });
   const chart = s("svg", { role: "img" });
@@ -20,7 +19,7 @@ function render({ model, el }) {
   const detail = h("p", { class: "an-caption", "aria-live": "polite" });
   root.append(
     h("header", { class: "an-head" }, h("strong", {}, "One group"), picker.field,
-      button("previous group", "‹", () => pick(at - 1)), button("next group", "›", () => pick(at + 1)), numbers),
+      iconButton("previous group", "‹", () => pick(at - 1)), iconButton("next group", "›", () => pick(at + 1)), numbers),
     notice, box, detail);
 
   function pick(i) {
@@ -34,10 +33,12 @@ function render({ model, el }) {
     const room = (hi - lo) * 0.04;
     const x = scale(lo - room, hi + room, left, right);
     parts.push(s("text", { x: left, y: 14, class: "an-panel" }, title));
-    for (const tick of ticks(lo - room, hi + room, Math.max(2, Math.min(6, (right - left) / 60)))) {
+    const found = ticks(lo - room, hi + room, Math.max(2, Math.min(6, (right - left) / 60)));
+    const labels = tickLabels(found);
+    found.forEach((tick, i) => {
       parts.push(s("line", { x1: x(tick), x2: x(tick), y1: 24, y2: height - 18, class: tick === 0 ? "an-rule an-zero" : "an-rule" }),
-        s("text", { x: x(tick), y: height - 4, "text-anchor": "middle" }, fmt(tick)));
-    }
+        s("text", { x: x(tick), y: height - 4, "text-anchor": "middle" }, labels[i]));
+    });
     return x;
   }
 
@@ -60,9 +61,9 @@ function render({ model, el }) {
       parts.push(s("g", { class: i === hovered ? "an-member an-on" : "an-member", "data-i": i },
         s("rect", { x: 0, width, y: y - LINE / 2, height: LINE, class: "an-hit" }),
         s("text", { x: left - 10, y: y + 4, "text-anchor": "end" }, String(group.index[i])),
-        s("line", { x1: rx(group.mean), x2: rx(reward), y1: y, y2: y, class: "an-stem" }),
-        s("circle", { cx: rx(reward), cy: y, r: 4.5, class: "an-mark" }),
-        s("rect", {
+        reward != null && s("line", { x1: rx(group.mean), x2: rx(reward), y1: y, y2: y, class: "an-stem" }),
+        reward != null && s("circle", { cx: rx(reward), cy: y, r: 4.5, class: "an-mark" }),
+        advantage != null && s("rect", {
           x: Math.min(ax(0), ax(advantage)), width: Math.abs(ax(advantage) - ax(0)), y: y - 7, height: 14, rx: 2,
           class: advantage < 0 ? "an-neg" : "an-pos",
         })));
@@ -74,16 +75,17 @@ function render({ model, el }) {
     picker.box.value = String(at);
     root.dataset.group = at;
     numbers.textContent = `${size} ${size === 1 ? "trajectory" : "trajectories"}  ·  mean ${fmt(group.mean)}  ·  std ${fmt(group.std)}`;
-    notice.hidden = group.std > 0;
+    notice.hidden = group.advantages.some((advantage) => advantage);
     notice.textContent = size === 1
       ? "No signal: a group of one has nothing to compare to. Its advantage is zero, so it has no effect on training."
-      : "No signal: every reward is equal. All advantages are zero, so this group has no effect on training.";
+      : "No signal: all advantages are zero, so this group has no effect on training.";
     explain();
   }
 
-  function explain() {
+  function explain(byKey = false) {
     const group = groups[at];
     for (const member of chart.querySelectorAll(".an-member")) member.classList.toggle("an-on", Number(member.dataset.i) === hovered);
+    if (byKey) chart.querySelector(".an-on")?.scrollIntoView({ block: "nearest" });
     if (hovered == null) {
       detail.textContent = "Dots: rewards; line and band: mean ± one standard deviation. Bars: advantages: how much more (right) or " +
         "less likely (left) training makes each trajectory's tokens.";
@@ -97,7 +99,7 @@ function render({ model, el }) {
         : `advantage ${signed(advantage)}`, ...metrics].join("  ·  ");
   }
 
-  const hover = (i) => { hovered = i; explain(); };
+  const hover = (i, byKey) => { hovered = i; explain(byKey); };
   box.addEventListener("pointermove", (event) => {
     const member = event.target.closest(".an-member");
     hover(member ? Number(member.dataset.i) : null);
@@ -107,7 +109,7 @@ function render({ model, el }) {
     if (noKeys(event)) return;
     const last = groups[at].rewards.length - 1;
     const act = {
-      ArrowUp: () => hover(Math.max(0, (hovered ?? 1) - 1)), ArrowDown: () => hover(Math.min(last, (hovered ?? -1) + 1)),
+      ArrowUp: () => hover(Math.max(0, (hovered ?? 1) - 1), true), ArrowDown: () => hover(Math.min(last, (hovered ?? -1) + 1), true),
       ArrowLeft: () => pick(at - 1), ArrowRight: () => pick(at + 1), Escape: () => hover(null),
     }[event.key];
     if (!act) return;

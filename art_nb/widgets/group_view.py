@@ -7,6 +7,7 @@ import statistics
 
 import traitlets as t
 
+from .group_strips import all_equal
 from .view import BLUE, GREY, ORANGE, View, figure, module, number, plain, png, record_list, style_axes, table
 
 
@@ -51,7 +52,7 @@ class GroupView(View):
         left.axvspan(group["mean"] - group["std"], group["mean"] + group["std"], color=GREY, alpha=0.1, linewidth=0)
         left.axvline(group["mean"], color=GREY, linewidth=1, linestyle="--")
         left.plot([math.nan if r is None else r for r in group["rewards"]], names, "o", color="#1f2328", markersize=5)
-        style_axes(right, "Advantage" if group["std"] else "No signal: every reward is equal")
+        style_axes(right, "Advantage" if any(advantages) else "No signal: every advantage is zero")
         right.barh(names, advantages, color=[ORANGE if a < 0 else BLUE for a in advantages], height=0.6)
         right.axvline(0, color=GREY, linewidth=0.8)
         left.invert_yaxis()
@@ -68,11 +69,12 @@ def _group(step: int, split: str, group: int, members: list[dict]) -> dict:
     rewards = [float(member["reward"]) for member in members]
     finite = [reward for reward in rewards if math.isfinite(reward)] or [0.0]
     mean = statistics.fmean(finite)
-    std = statistics.stdev(finite) if len(set(finite)) > 1 else 0.0
+    std = 0.0 if all_equal(finite) else statistics.stdev(finite)
     given = [None if (a := member.get("advantage")) is None else float(a) for member in members]
+    computed = [(reward - mean) / (std + 1e-4) if std else 0.0 for reward in rewards]
     return plain({
         "step": step, "split": split, "group": group, "rewards": rewards, "mean": mean, "std": std,
         "index": [member["index"] for member in members],
-        "advantages": [(r - mean) / (std + 1e-4) if a is None else a for a, r in zip(given, rewards, strict=True)],
+        "advantages": [own if a is None else a for a, own in zip(given, computed, strict=True)],
         "metrics": [dict(list((member.get("metrics") or {}).items())[:6]) for member in members],
     })  # fmt: skip

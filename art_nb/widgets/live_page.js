@@ -18,7 +18,7 @@ async function render({ model, el }) {
   page.hash = new URLSearchParams({ code: model.get("code") });
   const seen = "color: var(--an-blue); text-decoration: underline";
   const attrs = { href: page, target: "_blank", rel: "noopener", style: seen };
-  const link = h("a", attrs, near ? "in a new tab" : address.href);
+  const link = h("a", attrs, near ? "in a new tab" : model.get("address"));
   const text = near ? "Open it " : "The live page of the server, on the machine that runs this notebook: ";
   el.append(h("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
   if (!near) return;

@@ -14,7 +14,7 @@ const HELP = {
     "the same and there is no signal: raise the temperature or lower the learning rate.",
   clip_fraction: "Share of tokens whose probability ratio is outside the clip range. With one update per batch the ratio is " +
     "1 and this is 0; it grows when a batch is used for several updates.",
-  speed: "Tokens per second: sampled (first number) and trained on (second).",
+  rollout_tokens_per_s: "Tokens per second: sampled (first number) and trained on (second).",
   loss: "A loss near zero is correct. With one update per batch every probability ratio is 1, and the advantages of a group " +
     "are centred on zero, so the loss is close to their mean; its gradient is not zero. Progress shows in reward, entropy and KL.",
   "costs/all": "Cost of the step, where prices are known: API calls, the judge, the machine. model.history() has the parts.",
@@ -23,27 +23,10 @@ const HELP = {
   cost_usd: "Mean cost of a rollout's API calls, and mean share of the judge's cost per rollout.",
   task: "A metric that the task reports for each trajectory, averaged over the batch. Diamonds: validation.",
 };
-const TILES = [
-  { key: "kl", label: "KL to the base", series: ["kl"] },
-  { key: "entropy", label: "Entropy", series: ["entropy"] },
-  { key: "clip_fraction", label: "Clip fraction", series: ["clip_fraction"] },
-  { key: "speed", label: "Tokens/s", series: ["rollout_tokens_per_s", "train_tokens_per_s"] },
-  { key: "loss", label: "Loss", series: ["loss"] },
-  { key: "costs/all", label: "Cost, US$", series: ["costs/all"] },
-  { key: "duration", label: "Seconds a rollout", series: ["duration"] },
-  { key: "sampled_tokens", label: "Tokens a rollout", series: ["sampled_tokens", "judge_tokens"] },
-  { key: "cost_usd", label: "Cost a rollout, US$", series: ["cost_usd", "judge_cost_usd"] },
-];
 const LEGEND = "A dot is a trajectory. Blue earned more than its group's mean (line), orange less. Stronger shade: the middle half. " +
   "Ring: all equal, no signal unless turns have rewards of their own.";
 const FIRST = 2;  // small panels that are shown at first, unless the notebook chooses them
 const MARGIN = { left: 38, right: 8, top: 7 };
-
-function taskMetrics(rows, known) {
-  const names = new Set();
-  for (const row of rows) for (const key in row) if (typeof row[key] === "number" && !known.has(key)) names.add(key);
-  return [...names].slice(0, 6);
-}
 
 /** Right end of the step axis: the planned steps, or a half, a quarter, ... of them early in training. */
 function lastStep(latest, total) {
@@ -65,7 +48,7 @@ const diamond = (x, y) => `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5z`;
 
 function noSignal(row) {
   const groups = row?.group_rewards ?? [];
-  const silent = row?.groups_without_signal ?? groups.filter((rewards) => groupFacts(rewards).silent).length;
+  const silent = row?.groups_without_signal ?? groups.filter((rewards) => groupFacts(rewards.filter((r) => r != null)).silent).length;
   return { silent, of: row?.groups ?? groups.length };
 }
 
@@ -91,14 +74,11 @@ function render({ model, el }) {
 
   let [tiles, signature, cursor, picked, rows, vals, heardAt, showsAll] = [[], "", null, null, [], [], null, false];
 
-  function makeTiles(all) {
-    const known = new Set(model.get("known"));
-    const drawn = TILES.filter((tile) => tile.series.some((key) => all.some((row) => row[key] != null)));
-    const tasks = taskMetrics(all, known).map((key) => ({ key, label: key.replaceAll("_", " "), series: [key], help: HELP.task }));
-    const big = [{ key: "reward", label: "Reward", series: ["reward"], big: true }];
-    if (rows.some((row) => row.group_rewards)) big.push({ key: "groups", label: "Groups", series: [], big: true });
+  function makeTiles() {
+    const big = [{ key: "reward", label: "Reward", series: ["reward"], big: true, help: HELP.reward }];
+    if (rows.some((row) => row.group_rewards)) big.push({ key: "groups", label: "Groups", series: [], big: true, help: HELP.groups });
     const quiet = model.get("quiet");
-    const small = [...tasks, ...drawn];
+    const small = model.get("tiles").map((tile) => ({ help: HELP[tile.key] ?? HELP.task, ...tile }));
     const loud = small.filter((tile) => !quiet[tile.key]);
     const chosen = loud.filter((tile) => tile.series.some((key) => model.get("panels").includes(key)));
     const first = chosen.length ? chosen : loud.slice(0, FIRST);
@@ -111,9 +91,9 @@ function render({ model, el }) {
     if (signature === plan.map((tile) => tile.key).join()) return;
     signature = plan.map((tile) => tile.key).join();
     tiles = plan.map((tile) => {
-      const help = h("p", { class: "an-help", hidden: true }, tile.help ?? HELP[tile.key]);
+      const help = h("p", { class: "an-help", hidden: true }, tile.help);
       const ask = h("button", {
-        class: "an-ask", type: "button", title: tile.help ?? HELP[tile.key], "aria-expanded": "false",
+        class: "an-ask", type: "button", title: tile.help, "aria-expanded": "false",
         "aria-label": `What does ${tile.label} show?`,
         onclick: () => { help.hidden = !help.hidden; ask.setAttribute("aria-expanded", String(!help.hidden)); },
       }, "?");
@@ -133,7 +113,7 @@ function render({ model, el }) {
     if (quietList.dataset.text === text) return;
     quietList.dataset.text = text;
     quietList.replaceChildren(...hushed.map((tile) => h("details", { "data-key": tile.key },
-      h("summary", {}, h("b", {}, tile.label), ` ${reasons[tile.key]}`), h("p", {}, tile.help ?? HELP[tile.key]))));
+      h("summary", {}, h("b", {}, tile.label), ` ${reasons[tile.key]}`), h("p", {}, tile.help))));
   }
 
   /** The scale of both big tiles: all rewards so far. */
@@ -151,16 +131,18 @@ function render({ model, el }) {
     const [width, height] = [tile.svg.clientWidth, tile.svg.clientHeight];
     tile.area = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - (tile.big ? 20 : 7) };
     tile.y = scale(lo, hi, tile.area.bottom, tile.area.top);
-    return ticks(lo, hi, tile.big ? 5 : 2).flatMap((tick) => [
+    const found = ticks(lo, hi, tile.big ? 5 : 2);
+    const labels = tickLabels(found);
+    return found.flatMap((tick, i) => [
       s("line", { x1: tile.area.left, x2: tile.area.right, y1: tile.y(tick), y2: tile.y(tick), class: "an-rule" }),
-      s("text", { x: tile.area.left - 6, y: tile.y(tick) + 3.5, "text-anchor": "end" }, fmt(tick)),
+      s("text", { x: tile.area.left - 6, y: tile.y(tick) + 3.5, "text-anchor": "end" }, labels[i]),
     ]);
   }
 
   const shownRow = () => rows[cursor ?? rows.length - 1];
 
   function drawGroups(tile) {
-    const groups = shownRow()?.group_rewards ?? [];
+    const groups = (shownRow()?.group_rewards ?? []).map((rewards) => rewards.filter((reward) => reward != null));
     if (picked != null && picked >= groups.length) picked = groups.length ? groups.length - 1 : null;
     tile.svg.replaceChildren(...axis(tile, rewardExtent()), ...(groups.length ? groupStrips(groups, tile.y, tile.area, picked) : []));
     const equal = groups.filter((rewards) => rewards.length && groupFacts(rewards).silent).length;
@@ -252,7 +234,7 @@ function render({ model, el }) {
     vals = all.filter((row) => row.split === "val");
     if (cursor != null) cursor = Math.min(cursor, rows.length - 1);
     root.dataset.steps = rows.length;
-    makeTiles(all);
+    makeTiles();
     const end = lastStep(Math.max(rows.at(-1)?.step ?? 0, vals.at(-1)?.step ?? 0), model.get("total_steps"));
     for (const tile of tiles) drawTile(tile, end);
     showNumbers();

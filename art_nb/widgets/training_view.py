@@ -10,17 +10,22 @@ import traitlets as t
 from .group_strips import draw_strips
 from .view import BLUE, GREY, HERE, ORANGE, View, figure, module, number, plain, png, style_axes, table
 
-PANELS = {
-    "kl": "KL to the base", "entropy": "Entropy", "clip_fraction": "Clip fraction",
-    "rollout_tokens_per_s": "Rollout tokens/s", "loss": "Loss", "costs/all": "Cost, US$",
-    "duration": "Seconds a rollout", "sampled_tokens": "Tokens a rollout", "cost_usd": "Cost a rollout, US$",
-    "judge_cost_usd": "Judging a rollout, US$",
+TILES = {  # key -> (label, the metrics that the panel shows)
+    "kl": ("KL to the base", ("kl",)),
+    "entropy": ("Entropy", ("entropy",)),
+    "clip_fraction": ("Clip fraction", ("clip_fraction",)),
+    "rollout_tokens_per_s": ("Tokens/s", ("rollout_tokens_per_s", "train_tokens_per_s")),
+    "loss": ("Loss", ("loss",)),
+    "costs/all": ("Cost, US$", ("costs/all",)),
+    "duration": ("Seconds a rollout", ("duration",)),
+    "sampled_tokens": ("Tokens a rollout", ("sampled_tokens", "judge_tokens")),
+    "cost_usd": ("Cost a rollout, US$", ("cost_usd", "judge_cost_usd")),
+}
+KNOWN = {  # metrics with a fixed place in the view, or none; all others are task metrics
+    *(metric for _, series in TILES.values() for metric in series), "step", "split", "time", "reward", "reward_std",
+    "reward_min", "reward_max", "group_rewards", "ratio_min", "ratio_max", "grad_norm", "learning_rate", "rollout_s",
+    "train_s", "save_s", "groups", "groups_without_signal", "trajectories", "tokens_trained", "advantage", "exceptions",
 }  # fmt: skip
-KNOWN = (  # metrics with a fixed place in the view, or none; all others are task metrics
-    *PANELS, "step", "split", "time", "reward", "reward_std", "reward_min", "reward_max", "group_rewards", "ratio_min",
-    "ratio_max", "grad_norm", "learning_rate", "train_tokens_per_s", "rollout_s", "train_s", "save_s", "groups",
-    "groups_without_signal", "trajectories", "tokens_trained", "advantage", "exceptions", "judge_tokens",
-)  # fmt: skip
 TOTALS = ("costs/", "time/", "data/", "throughput/")  # sections of `art_nb.metrics`, not shown
 TAIL = 64
 FIRST = 2  # small panels that are shown at first, unless the caller chooses them
@@ -54,8 +59,8 @@ class TrainingView(View):
     # `rows` grows by TAIL rows at a time, so that a step sends at most TAIL rows instead of all.
     rows = t.List().tag(sync=True)
     tail = t.List().tag(sync=True)
-    known = t.List(list(KNOWN)).tag(sync=True)
-    quiet = t.Dict().tag(sync=True)  # panel -> explanation
+    tiles = t.List().tag(sync=True)  # the small panels: key, label and series, the metrics in it
+    quiet = t.Dict().tag(sync=True)  # a panel's key -> explanation
     total_steps = t.Int(None, allow_none=True).tag(sync=True)
     panels = t.List(t.Unicode()).tag(sync=True)
     title = t.Unicode("").tag(sync=True)
@@ -77,7 +82,7 @@ class TrainingView(View):
             rows = rows.to_dict("records")
         view = cls(total_steps, title, panels)
         view.rows = [_row(row) for row in rows if row.get("split", "train") in ("train", "val")]
-        view.quiet = quiet_panels(view.rows, view._numbers())
+        view._arrange()
         if view.rows:
             first, last = view.rows[0], view.rows[-1]
             spent = (first.get("rollout_s") or 0) + (first.get("train_s") or 0)
@@ -99,7 +104,7 @@ class TrainingView(View):
                 self.rows, self.tail = self.history, [row]
             else:
                 self.tail = [*self.tail, row]
-            self.quiet = quiet_panels(self.history, self._numbers())
+            self._arrange()
             self.message, self.finished = "", False
         self._picture_when_cell_ends()
 
@@ -137,11 +142,19 @@ class TrainingView(View):
         rows = self.history
         return [r for r in rows if r.get("split", "train") == "train"], [r for r in rows if r.get("split") == "val"]
 
-    def _numbers(self) -> dict[str, str]:
-        """Return {key: label} of every metric with a panel: task metrics first, then training's."""
+    def _arrange(self) -> None:
+        """Set the panels, task metrics first, and those that are quiet: all of whose series are constant."""
         found = {key: None for row in self.history for key, value in row.items() if isinstance(value, (int, float))}
-        task = {key: key.replace("_", " ") for key in found if key not in KNOWN}
-        return {**task, **{key: name for key, name in PANELS.items() if key in found}}
+        tiles = [{"key": key, "label": key.replace("_", " "), "series": [key]} for key in found if key not in KNOWN]
+        for key, (label, series) in TILES.items():
+            if there := [metric for metric in series if metric in found]:
+                tiles.append({"key": key, "label": label, "series": there})
+        reasons = quiet_panels(self.history, found)
+        silent = [tile for tile in tiles if all(metric in reasons for metric in tile["series"])]
+        self.tiles = tiles
+        self.quiet = {
+            tile["key"]: " ".join(dict.fromkeys(reasons[metric] for metric in tile["series"])) for tile in silent
+        }
 
     def summary(self) -> str:
         train, _ = self._split()
@@ -154,29 +167,30 @@ class TrainingView(View):
         train, val = self._split()
         if not train and not val:
             return None
-        labels = self._numbers()
-        loud = [key for key in labels if key not in self.quiet]
-        panels = [key for key in loud if key in self.panels] or loud[:FIRST]
-        quiet = [key for key in self.quiet if key in (self.panels or labels)]
+        loud = [tile for tile in self.tiles if tile["key"] not in self.quiet]
+        panels = [tile for tile in loud if {*tile["series"]} & {*self.panels}] or loud[:FIRST]
+        quiet = [t for t in self.tiles if t["key"] in self.quiet and (not self.panels or {*t["series"]} & {*self.panels})]
         fig = figure(9, 3.1 + 0.18 * len(quiet))
         grid = fig.add_gridspec(max(1, len(panels)), 3, width_ratios=[1.7, 1.7, 1.2])
         big = fig.add_subplot(grid[:, 0])
         known = [row for row in train if None not in (row.get("reward"), row.get("reward_std"))]
         low, high = ([row["reward"] + sign * row["reward_std"] for row in known] for sign in (-1, 1))
         big.fill_between([row["step"] for row in known], low, high, color=BLUE, alpha=0.15, linewidth=0)
-        _draw(big, "reward", "Reward (band: deviation inside a group)", train, val)
+        _draw(big, ["reward"], "Reward (band: deviation inside a group)", train, val)
         big.set_xlabel("step", fontsize=7.5, color=GREY)
         draw_strips(fig.add_subplot(grid[:, 1], sharey=big), train)
-        for i, key in enumerate(panels):
-            _draw(fig.add_subplot(grid[i, 2]), key, labels[key], train, val)
-        lines = "\n".join(f"{labels[key]}: {self.quiet[key]}" for key in quiet)
+        for i, tile in enumerate(panels):
+            _draw(fig.add_subplot(grid[i, 2]), tile["series"], tile["label"], train, val)
+        lines = "\n".join(f"{tile['label']}: {self.quiet[tile['key']]}" for tile in quiet)
         fig.supxlabel(lines, x=0.01, ha="left", fontsize=7.5, color=GREY, linespacing=1.5, parse_math=False)
         return png(fig)
 
     def static_html(self) -> str:
         train, val = self._split()
         lines = []
-        for key, name in {"reward": "reward", **self._numbers()}.items():
+        named = {metric: tile["label"] for tile in self.tiles for metric in tile["series"][:1]}
+        also = {metric: metric.replace("_", " ") for tile in self.tiles for metric in tile["series"][1:]}
+        for key, name in {"reward": "reward", **named, **also}.items():
             values = [row[key] for row in train if row.get(key) is not None] or [None]
             checks = [row[key] for row in val if row.get(key) is not None] or [None]
             lines.append([name, *map(number, (values[0], values[-1], checks[0], checks[-1]))])
@@ -184,7 +198,7 @@ class TrainingView(View):
 
 
 def _row(row: dict) -> dict:
-    shown = {key: value for key, value in dict(row).items() if not key.startswith(TOTALS) or key in PANELS}
+    shown = {key: value for key, value in dict(row).items() if not key.startswith(TOTALS) or key in KNOWN}
     row = {key: value for key, value in plain(shown).items() if value is not None}
     if not isinstance(row.get("step"), (int, float)):
         raise ValueError(f'A history row needs a number under "step"; this one has {sorted(row)}.')
@@ -211,13 +225,16 @@ def _why_quiet(key: str, values: list[float]) -> str | None:
     return f"{number(low)} at every step so far." if low == high and len(values) >= ENOUGH else None
 
 
-def _draw(axes, key: str, title: str, train: list[dict], val: list[dict]) -> None:
+def _draw(axes, series: list[str], title: str, train: list[dict], val: list[dict]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     style_axes(axes, title)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    for rows, style in ((train, {"color": BLUE, "linewidth": 1.4}),
-                        (val, {"color": ORANGE, "linewidth": 0.9, "linestyle": "--", "marker": "D", "markersize": 3.5})):
+    validation = {"color": ORANGE, "linewidth": 0.9, "linestyle": "--", "marker": "D", "markersize": 3.5}
+    for key, rows, style in (
+        *((key, train, {"color": GREY if i else BLUE, "linewidth": 1.4}) for i, key in enumerate(series)),
+        (series[0], val, validation),
+    ):
         points = [(row["step"], row[key]) for row in rows if row.get(key) is not None]
         if len(points) == 1 and rows is train:
             style = {**style, "marker": "o", "markersize": 3}

@@ -2,10 +2,12 @@
 // own pane, if a `TaskPane` defines one (`taskPane`).
 
 const ROW = 30;
+const rank = (row) => row.reward ?? -Infinity;  // a reward that is no number is the worst
+const compare = (a, b) => (a > b) - (a < b);
 const SORTS = {
   gathered: ["as gathered", (a, b) => a.i - b.i],
-  high: ["reward, high first", (a, b) => b.reward - a.reward || a.i - b.i],
-  low: ["reward, low first", (a, b) => a.reward - b.reward || a.i - b.i],
+  high: ["reward, high first", (a, b) => compare(rank(b), rank(a)) || a.i - b.i],
+  low: ["reward, low first", (a, b) => compare(rank(a), rank(b)) || a.i - b.i],
   long: ["longest first", (a, b) => b.turns - a.turns || a.i - b.i],
 };
 
@@ -50,6 +52,7 @@ function render({ model, el }) {
   const advantageScale = model.get("advantage_scale") || 1;
   const state = { step: "", group: "", kind: "", sort: "gathered", min: "", max: "", colour: "logprob", as: "pane", list: [], at: 0, stop: 0, timer: 0 };
   const chunks = new Map();
+  const listId = `an-list-${Math.random().toString(36).slice(2)}`;
   let [shown, turns, pane, stops, cards, request] = [null, [], null, [], [], 0];
 
   // -- left column: filters and list --
@@ -72,7 +75,7 @@ function render({ model, el }) {
     const row = index[state.list[i]];
     const [from, to] = [rewardX(Math.min(0, row.reward)), rewardX(Math.max(0, row.reward))];
     return h("div", {
-      class: "an-row", role: "option", title: row.kind, "aria-selected": String(i === state.at), onclick: () => { root.focus(); choose(i); },
+      class: "an-row", id: `${listId}-${i}`, role: "option", title: row.kind, "aria-selected": String(i === state.at), onclick: () => { root.focus(); choose(i); },
     },
       h("span", { class: "an-who" }, state.step ? `g${row.group} · ${row.index}` : `${row.step} · g${row.group} · ${row.index}`),
       h("span", { class: "an-bar" }, h("i", { style: `left:${from}%;width:${to - from}%`, class: row.reward < 0 ? "an-neg" : "" })),
@@ -102,7 +105,7 @@ function render({ model, el }) {
     const max = state.max === "" ? Infinity : Number(state.max);
     const before = state.list[state.at];
     const rows = index.filter((row) => (!state.step || named(row) === state.step) && (!state.group || String(row.group) === state.group)
-      && row.reward >= min && row.reward <= max);
+      && rank(row) >= min && rank(row) <= max);
     if (model.get("kinds").length) showKinds(rows);
     state.list = rows.filter((row) => !state.kind || row.kind === state.kind).sort(SORTS[state.sort][1]).map((row) => row.i);
     count.textContent = `${state.list.length} of ${index.length} trajectories`;
@@ -119,12 +122,11 @@ function render({ model, el }) {
     type: "range", min: 0, value: 0, "aria-label": hasBoards ? "move" : "turn",
     oninput: () => { pause(); goTo(Number(slider.value)); },
   });
-  const button = (label, text, onclick) => h("button", { type: "button", class: "an-button", "aria-label": label, title: label, onclick }, text);
-  const playButton = button("play", "▶", () => (state.timer ? pause() : play()));
+  const playButton = iconButton("play", "▶", () => (state.timer ? pause() : play()));
   const where = h("span", { class: "an-muted an-where" });
   const controls = h("div", { class: "an-controls" },
-    button("previous", "‹", () => { pause(); goTo(state.stop - 1); }), playButton,
-    button("next", "›", () => { pause(); goTo(state.stop + 1); }), slider, where);
+    iconButton("previous", "‹", () => { pause(); goTo(state.stop - 1); }), playButton,
+    iconButton("next", "›", () => { pause(); goTo(state.stop + 1); }), slider, where);
 
   function pause() {
     clearInterval(state.timer);
@@ -173,7 +175,6 @@ function render({ model, el }) {
     showAs.hidden = pane == null;
     taskBox.box.hidden = !asPane();
     colours.hidden = talk.hidden = asPane();
-    for (const part of game) part.hidden = pane != null;
     main.classList.toggle("an-with-board", hasBoards && pane == null);
     slider.max = Math.max(0, stops.length - 1);
   }
@@ -188,7 +189,7 @@ function render({ model, el }) {
 
   function colourOf(turn, k) {
     if (state.colour === "logprob") {
-      return `color-mix(in srgb, var(--an-surprise) ${Math.round(Math.min(1, -turn.logprobs[k] / 4) * 75)}%, transparent)`;
+      return `color-mix(in srgb, var(--an-surprise) ${Math.round(Math.min(1, -(turn.logprobs?.[k] ?? 0) / 4) * 75)}%, transparent)`;
     }
     const advantage = advantageOf(turn, k) ?? 0;
     const strength = Math.round(Math.min(1, Math.abs(advantage) / advantageScale) * 65);
@@ -198,14 +199,14 @@ function render({ model, el }) {
   function fill(card) {
     const { turn } = card;
     const body = h("div", { class: "an-text" });
-    for (const call of turn.tool_calls ?? []) {
-      if (!turn.tokens) body.append(h("code", { class: "an-call" }, `${call.name}(${call.arguments})`));
-    }
     if (turn.tokens) {
       body.append(...turn.tokens.map((token, k) => h("span", {
         class: "an-token", "data-k": k, style: `background:${colourOf(turn, k)}`,
       }, token.includes("\n") ? token.replaceAll("\n", "↵\n") : token)));
-    } else body.append(turn.content);
+    } else {
+      const calls = (turn.tool_calls ?? []).map((call) => h("code", { class: "an-call" }, `${call.name}(${call.arguments})`));
+      body.append(turn.content, ...calls);
+    }
     card.filled = true;
     card.body.replaceChildren(body);
   }
@@ -252,6 +253,7 @@ function render({ model, el }) {
     root.dataset.stop = state.stop;
     if (asPane()) { taskBox.at(state.stop); return; }
     const answer = stop.answer == null ? null : turns[stop.answer];
+    for (const part of game) part.hidden = !stop.board || pane != null;
     if (stop.board) {
       drawBoard(board, stop.board);
       board.setAttribute("aria-label", `board: ${stop.board.map((row) => row.join(" ")).join(" / ")}`);
@@ -272,10 +274,11 @@ function render({ model, el }) {
   async function choose(i) {
     state.at = Math.max(0, Math.min(state.list.length - 1, i));
     list.reveal(state.at);
+    listBox.setAttribute("aria-activedescendant", `${listId}-${state.at}`);
     const chosen = state.list[state.at];
     main.hidden = chosen == null;
-    if (chosen == null || chosen === shown) return;
     const mine = ++request;
+    if (chosen == null || chosen === shown) return;
     const { at: [from, to, place] } = index[chosen];
     if (!chunks.has(from)) {
       if (chunks.size > 12) chunks.delete(chunks.keys().next().value);
@@ -314,7 +317,9 @@ function render({ model, el }) {
     const { turn } = cards[Number(token.closest(".an-turn").dataset.turn)];
     const k = Number(token.dataset.k);
     const advantage = advantageOf(turn, k);
-    tip.show(token, [JSON.stringify(turn.tokens[k]), `p ${fmt(Math.exp(turn.logprobs[k]))}   log-prob ${fixed(turn.logprobs[k], 3)}`,
+    const logprob = turn.logprobs?.[k];
+    tip.show(token, [JSON.stringify(turn.tokens[k]),
+      ...(logprob == null ? [] : [`p ${fmt(Math.exp(logprob))}   log-prob ${fixed(logprob, 3)}`]),
       ...(advantage == null ? [] : [`advantage ${signed(advantage)}`])]);
   });
   talk.addEventListener("pointerleave", tip.hide);

@@ -87,7 +87,7 @@ class TrajectoryViewer(View):
         best, worst = (choose(zip(index, bodies, strict=True), key=lambda pair: _rank(pair[0])) for choose in (max, min))
         self._extremes = {"best": best, "worst": worst}  # (index row, body), for the picture
         self._kinds = Counter(row["kind"] for row in index if kind).most_common()
-        has_boards = any("board" in turn for _, body in (best, worst) for turn in body["turns"])
+        has_boards = any("board" in turn for body in bodies for turn in body["turns"])
         pane_name = pane.name if pane and any("pane" in body for body in bodies) else ""
         largest = max(map(_largest_advantage, records))
         super().__init__(index=index, bodies=bytes(packed), has_boards=has_boards, kinds=[name for name, _ in self._kinds],

@@ -48,7 +48,7 @@ def share(successes: Sequence[float]) -> Interval:
     n, p = len(successes), fmean(map(float, successes))
     middle = (p + Z**2 / (2 * n)) / (1 + Z**2 / n)
     half = Z / (1 + Z**2 / n) * (p * (1 - p) / n + Z**2 / (4 * n**2)) ** 0.5
-    return Interval(p, middle - half, middle + half)
+    return Interval(p, max(0.0, min(p, middle - half)), min(1.0, max(p, middle + half)))  # rounding could exclude 0 or 1
 
 
 def paired_difference(before: Sequence[float], after: Sequence[float]) -> Interval:

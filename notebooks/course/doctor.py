@@ -13,7 +13,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.setup_venv import JUPYTER, ROOT, has_nvidia_gpu, lock_file, pins, project_table, requirements
+from course.setup_venv import (
+    JUPYTER,
+    ROOT,
+    environment_requirements,
+    has_nvidia_gpu,
+    lock_file,
+    pins,
+    project_table,
+    requirements,
+)
 
 SETUP = f"{'python' if os.name == 'nt' else 'python3'} notebooks/course/setup_venv.py"
 NANO, NANO_EMAIL, NANO_CODE, NANO_SERVICE, NANO_TIC_TAC_TOE = (
@@ -102,7 +111,7 @@ def packages() -> Iterator[Finding]:
     """
     from packaging.requirements import Requirement
 
-    for requirement in map(Requirement, requirements(project_table(ROOT), ["course"])):
+    for requirement in map(Requirement, [*requirements(project_table(ROOT), ["course"]), *environment_requirements()]):
         if requirement.name == "torch" or requirement.name in JUPYTER and ON_COLAB:
             continue
         version = installed(requirement.name)
@@ -164,10 +173,13 @@ def unsloth() -> Finding:
     """Check in another process that Unsloth imports, because importing it changes classes of TRL."""
     without = "plain transformers and PEFT are used instead"
     probe = [sys.executable, "-X", "utf8", "-c", UNSLOTH_PROBE]
-    run = subprocess.run(probe, capture_output=True, encoding="utf-8", timeout=300)
+    try:
+        run = subprocess.run(probe, capture_output=True, encoding="utf-8", timeout=300)
+    except subprocess.TimeoutExpired:
+        return Finding("Unsloth", "does not import within 300 s", False, needed=False, advice=without)
     if run.returncode == 0:
         return Finding("Unsloth", run.stdout.splitlines()[-1], True, needed=False)
-    reason = run.stderr.strip().splitlines()[-1]
+    reason = (run.stderr.strip().splitlines() or [f"exit code {run.returncode}"])[-1]
     if "No module named 'unsloth" in reason:
         advice = f"{without}; on Linux `{SETUP}` installs it"
         return Finding("Unsloth", "not installed", False, needed=False, advice=advice)

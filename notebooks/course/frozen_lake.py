@@ -36,7 +36,7 @@ def lake(seed: int) -> GymnasiumEnvironment:
 
 
 def distinct_lakes(**counts: int) -> dict[str, list[int]]:
-    """Return `counts[split]` seeds of each split; see `distinct`. No lake is in two splits."""
+    """Return `counts[split]` seeds of each split; see `distinct`. No lake is in two splits. It ends when all are found."""
     return distinct(lambda split: count(FIRST_SEED[split]), lambda seed: tuple(board(seed)), **counts)
 
 

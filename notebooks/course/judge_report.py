@@ -78,7 +78,7 @@ class JudgeReport:
         cost = "unknown price" if self.cost_usd is None else f"${self.cost_usd:.4f}"
         head = f"{self.groups} groups, {self.trajectories} trajectories, {len(self.failed)} groups failed"
         lines = [f"{name:<15} {estimate}" for name, estimate in self.estimates().items()]
-        return "\n".join([head, *lines, f"per group       {self.calls:.2f} calls, {self.tokens:.0f} tokens, {cost}"])
+        return "\n".join([head, *lines, f"per judgement   {self.calls:.2f} calls, {self.tokens:.0f} tokens, {cost}"])
 
 
 async def judge_report(

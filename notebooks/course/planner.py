@@ -54,6 +54,8 @@ class Run:
     share_prompts: bool = True
 
     def __post_init__(self) -> None:
+        if self.trains not in ("lora", "full"):
+            raise ValueError(f"trains is {self.trains!r}: expected 'lora' or 'full'")
         for name in ("parameters", "steps", "groups", "group_size"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected more than 0")
@@ -62,6 +64,8 @@ class Run:
             if not 0 <= low <= high:
                 given = getattr(self, name)
                 raise ValueError(f"{name} is {given}: expected a number of at least 0, or a pair (lowest, highest)")
+        if not self.processed()[0]:
+            raise ValueError("at the lowest values the run has no tokens: raise the lower end of prompt or turns")
 
     @property
     def trajectories(self) -> int:
@@ -141,8 +145,9 @@ class Plan:
 
     @property
     def width(self) -> float:
-        """The highest price divided by the lowest."""
-        return self.price[1] / self.price[0] if self.price[0] else math.inf
+        """The highest price divided by the lowest; of the GPU hours where they cost nothing."""
+        low, high = self.price if self.price[0] else self.gpu_hours
+        return high / low
 
     def __str__(self) -> str:
         """Return the estimate; for a GPU with too little memory only that, because the run would not start on it."""
@@ -230,7 +235,8 @@ def held_out() -> list[dict[str, float | str]]:
 
 
 def _ends(value: float | Interval) -> Interval:
-    return value if isinstance(value, tuple) else (value, value)
+    low, high = value if isinstance(value, tuple | list) else (value, value)
+    return low, high
 
 
 def _middle(interval: Interval) -> float:

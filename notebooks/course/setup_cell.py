@@ -68,7 +68,7 @@ os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # pictur
 )
 # No notebook reads these.
 NOT_ON_COLAB = (".", "tests/", "benchmarks/", "book/", "requirements/", "data/policy_", "data/nano_service/start/")
-LARGEST = 25 * 2**20  # bytes of the zip; six models of 3.5 MB are most of it
+LARGEST = 25 * 2**20  # bytes of the zip; five models of about 4 MB and two adapters of 5 MB are most of it
 BADGE = re.compile(r" \[!\[Open in Colab\]\([^)]*\)\]\([^)]*\)")
 NOTEBOOK_LINK = re.compile(r"(?<=^\| )\[(\w+)\]\((\S*notebooks/\1\.ipynb)\)", re.MULTILINE)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import http.client
 import importlib.metadata
 import importlib.util
 import json
@@ -22,7 +23,6 @@ import shutil
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +65,7 @@ def is_reachable(url: str, timeout: float = 5.0) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=timeout) as page:
             return page.status == 200
-    except (urllib.error.URLError, TimeoutError):
+    except (OSError, http.client.HTTPException):  # URLError and TimeoutError are OSErrors
         return False
 
 

@@ -10,8 +10,10 @@ begin before its predecessor was trained on if it is then at most `max_staleness
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 
 @dataclass(frozen=True)
@@ -107,11 +109,14 @@ def by_samplers(times: Times, counts: Sequence[int], **run: int) -> list[dict[st
 def measured_turn(points: Sequence[tuple[int, float]]) -> Callable[[int], float]:
     """Interpolate the seconds of a turn linearly in the number of conversations; constant below, extrapolated above.
 
-    points: (conversations, seconds), at least two. Raises: ValueError otherwise.
+    points: (conversations, seconds); those of one number are averaged. Raises: ValueError for fewer than two numbers.
     """
-    known = sorted(points)
-    if len({count for count, _ in known}) < 2:
-        raise ValueError(f"{len(known)} points: expected at least two different numbers of conversations")
+    repeated: defaultdict[int, list[float]] = defaultdict(list)
+    for count, spent in points:
+        repeated[count].append(spent)
+    known = [(count, fmean(repeated[count])) for count in sorted(repeated)]
+    if len(known) < 2:
+        raise ValueError(f"{len(points)} points: expected at least two different numbers of conversations")
 
     def seconds(count: int) -> float:
         if count <= known[0][0]:

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import json
+import math
 import re
 import statistics
 
 import pytest
 import synthetic
+from page_alone import show_alone
 
 from art_nb.widgets import TrainingView
 
 pytestmark = pytest.mark.browser
 
-PAGE = """<body style="margin: 0; background: {background}; --jp-ui-font-color0: {ink}; --jp-layout-color1: {background}">
-<style>{css}</style><div id="view"></div><script type="module">
-const state = {state};
-const model = {{ get: (name) => state[name], set() {{}}, save_changes() {{}}, on() {{}}, off() {{}} }};
-const {{ default: widget }} = await import(URL.createObjectURL(new Blob([{module}], {{ type: "text/javascript" }})));
-widget.render({{ model, el: document.getElementById("view") }});
-</script>"""
 THEMES = {"light": ("#ffffff", "#111111"), "dark": ("#111111", "#eeeeee")}
 
 
 def show(page, rows, theme="light", width=1200, panels=("entropy",)):
     """Show the view of these rows alone on a page."""
-    view = TrainingView.from_history(rows, total_steps=20, title="2048", panels=panels)
-    state = {name: value for name, value in view.get_state().items() if not name.startswith("_")}
     background, ink = THEMES[theme]
     page.set_viewport_size({"width": width, "height": 900})
-    filled = {"css": view._css, "state": json.dumps(state), "module": json.dumps(view._esm)}
-    page.set_content(PAGE.format(background=background, ink=ink, **filled))
+    show_alone(page, TrainingView.from_history(rows, total_steps=20, title="2048", panels=panels), background, ink)
     page.locator(".an-training[data-steps]").wait_for()
     return page.locator(".an-training")
 
@@ -43,6 +34,41 @@ def press(page, *keys):
 @pytest.fixture
 def rows():
     return [synthetic.history_row(step, signal=step != 3) for step in range(1, 6)]
+
+
+def test_rewards_that_differ_by_rounding_are_drawn(page):
+    """Eight equal rewards have a mean that is not quite the same number; between the two there is no round number."""
+    rewards = [0.7] * 8
+    mean = sum(rewards) / 8
+    assert mean != 0.7
+    row = {"step": 1, "split": "train", "reward": mean, "reward_std": 0.0, "group_rewards": [rewards, rewards], "groups": 2}
+    assert show(page, [row]).locator(".an-notice").inner_text().startswith("No signal at step 1")
+
+
+def test_every_panel_that_was_asked_for_is_shown(page, rows):
+    """Of many task metrics, and of a panel whose first metric is constant."""
+    many = {f"task_{i}": 0 for i in range(8)}
+    rows = [row | {name: row["step"] + i for i, name in enumerate(many)} for row in rows]
+    assert show(page, rows, panels=["task_7"]).locator("[data-key=task_7]").count() == 1
+    costs = [row | {"cost_usd": 0.0, "judge_cost_usd": 0.01 * row["step"]} for row in rows]
+    view = show(page, costs, panels=["judge_cost_usd"])
+    assert view.locator("section[data-key=cost_usd]").count() == 1 and view.locator("details[data-key=cost_usd]").count() == 0
+
+
+def test_a_reward_that_is_no_number_is_left_out(page, rows):
+    rows[-1]["group_rewards"] = [[5.0, math.nan, 5.0], [1.0, 2.0, 3.0]]
+    view = show(page, rows)
+    view.locator(".an-grid").focus()
+    press(page, "ArrowDown")
+    assert "all 2 trajectories earned 5" in view.locator(".an-group-text").inner_text()
+
+
+@pytest.mark.parametrize(("low", "step"), [(10.01, 0.01), (0.9991, 0.0002), (1200.1, 0.3), (10_000, 13)])
+def test_neighbouring_ticks_have_different_labels(page, rows, low, step):
+    rows = [row | {"entropy": low + i * step} for i, row in enumerate(rows)]
+    labels = show(page, rows).locator("[data-key=entropy] svg text").all_text_contents()
+    values = [float(label.replace("K", "e3")) for label in labels]
+    assert labels and len(set(labels)) == len(labels) and all(low - step <= value <= low + 5 * step for value in values)
 
 
 def test_groups_by_keyboard_and_pointer(page, rows):
@@ -106,7 +132,7 @@ def test_the_view_starts_with_four_panels_and_shows_the_rest_on_request(page, sh
         shot(view, f"four_panels_{len(chosen)}")
         more.focus()
         press(page, "Enter")
-        assert {"reward", "groups", "won", "max_tile", "moves", "kl", "entropy", "speed"} == set(tiles.evaluate_all(keys))
+        assert {"reward", "groups", "won", "max_tile", "moves", "kl", "entropy", "rollout_tokens_per_s"} == set(tiles.evaluate_all(keys))
         assert more.inner_text() == "Fewer panels" and view.locator("[data-key=kl] svg .an-line").count() == 1
         more.click()
         assert tiles.count() == 4

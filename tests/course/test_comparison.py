@@ -125,3 +125,11 @@ def test_without_temperature_1_only_the_best_plays_the_test():
     found = asyncio.run(measure(play, ["val"], ["test"], at_one=False))
     assert found.temperature == 0.3 and found.best == [True] and found.t1 == []
     assert [t for scenario, t in played if scenario == "test"] == [0.3]
+
+
+@pytest.mark.parametrize("n", [40, 48, 60, 300, 448, 500])
+@pytest.mark.parametrize("success", [0, 1])
+def test_the_interval_contains_the_share(n, success):
+    """Also at 0 and 100%, where rounding put its end on the wrong side: no error bar may be negative."""
+    found = share([success] * n)
+    assert 0 <= found.low <= found.value <= found.high <= 1

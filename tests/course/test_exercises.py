@@ -3,11 +3,14 @@
 The wrong answers here are written as a learner would write them, not taken from the exercises.
 """
 
+import math
 import re
+from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 import torch
 
@@ -20,6 +23,7 @@ NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "ga
              "other_environments": "13_other_environments"}  # fmt: skip
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOLUTION = re.compile(r"<details><summary>Solution[^<]*</summary>\n\n```python\n(.*?)```\n(.*?)</details>", re.DOTALL)
+SECONDS = lambda steps, sample, train: sample + (steps - 1) * max(sample, train) + train  # noqa: E731
 TRAINED = {"group_size", "kl_penalty", "collapse", "teacher", "criterion", "hole", "memorised", "silent", "hidden", "bonus"}  # half a minute each: checked once, in a kernel
 CHECK = re.compile(r'^check\("(\w+)", (\w+)\)$', re.MULTILINE)
 
@@ -340,6 +344,44 @@ def test_an_answer_that_raises_or_has_another_type_is_wrong_with_a_reason():
     assert check("sign", lambda x: True if x > 0 else None).status == "wrong"  # begun, and None for the first case
     with pytest.raises(KeyError, match="there are sign"):
         check("triple", lambda x: x)
+
+
+def pops(rewards):
+    first = rewards.pop()
+    return any(reward != first for reward in rewards)
+
+
+def test_an_answer_may_change_its_inputs():
+    from course.exercises.start_here import check
+
+    assert [check("has_signal", pops).status, check("has_signal", pops).status] == ["right", "right"]
+
+
+def test_numbers_of_numpy_and_fractions_are_numbers():
+    from course.exercises.code_repair import check as repair
+    from course.exercises.scale_out import check as scale
+
+    assert repair("pay", lambda hidden, examples, lines: np.mean(hidden) + all(hidden) * (1 + 0.2 / max(1, lines))).status == "right"
+    assert repair("pay", lambda hidden, examples, lines: math.nan).text.endswith("Expected a number.")
+    assert scale("seconds", lambda *run: Fraction(SECONDS(*run))).status == "right"
+    assert scale("enough", lambda seconds: np.int64(next(n for n in range(1, 65) if seconds(n) <= 1.1 * seconds(64)))).status == "right"
+
+
+def test_an_answer_that_lacks_a_return_or_is_async_is_told_so():
+    check = checker({"double": Exercise(right=lambda x: 2 * x, cases=lambda: [(1.0,), (2.0,)])})
+
+    def prints(x):
+        print(2 * x)
+
+    async def later(x):
+        return 2 * x
+
+    def by_case(x):
+        return {1.0: 2.0}[x]
+
+    assert "is a `return` missing" in check("double", prints).text and "one that is async" in check("double", later).text
+    line = by_case.__code__.co_firstlineno + 1
+    assert check("double", by_case).text == f"Your answer raised KeyError: 2.0 (line {line} of its cell), for the input\n(2)"
 
 
 @pytest.mark.parametrize(("a", "b", "equal"), [

@@ -35,6 +35,15 @@ def never_returns(send, batch, new_key):
         retrying(lambda send, batch, _: send(key, batch))(send, batch, new_key)
 
 
+def swallows_everything(send, batch, new_key):
+    key = new_key()
+    while True:
+        try:
+            send(key, batch)
+        except Exception:
+            pass
+
+
 RIGHT = {
     "train_once": train_once,
     "free": lambda episodes, now: [
@@ -50,12 +59,16 @@ WRONG = {
         (retrying(lambda send, batch, new_key: send(batch, batch), most=2), "gave up"),
         (lambda send, batch, new_key: bool(train_once(send, batch, new_key)), "you returned True"),
         (never_returns, "return after the first success"),
+        (swallows_everything, "return after the first success"),
+        (retrying(lambda send, batch, new_key: send(batch, batch), most=200), "did not train in step 2"),
+        (retrying(lambda send, batch, new_key: send(batch, batch), most=10), "gave up"),
     ],
     "free": [
         (lambda episodes, now: [i for i, (state, _) in enumerate(episodes) if state == "open"], "never leased"),
         (lambda episodes, now: [i for i, (state, _) in enumerate(episodes) if state != "done"], "An unexpired lease"),
         (lambda episodes, now: [i for i, (_, until) in enumerate(episodes) if until is None or until < now], "stays finished"),
         (lambda episodes, now: [], "For the input"),
+        (lambda episodes, now: [i for i, (s, until) in enumerate(episodes) if s == "open" or s == "leased" and until and until < now], "For the input"),
     ],
     "seed": [
         (lambda step, group, member, turn: step + group + member + turn, "get the same seed"),

@@ -146,10 +146,24 @@ def test_a_batch_takes_as_long_as_its_longest_episode():
     assert played.seconds / 200 == pytest.approx(longest, rel=0.02)
 
 
+@pytest.mark.parametrize(("wrong", "words"), [({"trains": "LoRA"}, "expected 'lora' or 'full'"), ({"prompt": 0, "turns": (0, 5)}, "has no tokens")])
+def test_runs_that_cannot_be_planned(wrong, words):
+    with pytest.raises(ValueError, match=words):
+        Run(**{"parameters": 7e9, "steps": 10, "groups": 8, "group_size": 8, "prompt": 100, "turns": 5, "answer": 10} | wrong)
+
+
+def test_a_price_from_nothing_is_as_wide_as_the_hours():
+    run = Run(1e9, 10, 8, 8, prompt=[50, 200], turns=5, answer=10)
+    free, paid = (plan(run, next(iter(GPUS)), price) for price in ((0, 2.0), 2.0))
+    assert free.width == paid.width and math.isfinite(free.width) and "inf" not in str(free) and paid.width == pytest.approx(paid.gpu_hours[1] / paid.gpu_hours[0])
+
+
 def test_measured_turns():
     turn = measured_turn([(64, 0.4), (1, 0.05), (16, 0.1)])
     assert [turn(n) for n in (1, 16, 40, 64, 88)] == pytest.approx([0.05, 0.1, 0.25, 0.4, 0.55])
     with pytest.raises(ValueError, match="expected at least two different"):
         measured_turn([(4, 0.1), (4, 0.2)])
+    repeated = measured_turn([(4, 0.1), (8, 0.2), (8, 0.4)])
+    assert repeated(8) == pytest.approx(0.3) and repeated(12) == pytest.approx(0.5)
     with pytest.raises(ValueError, match="turns is 0"):
         simulate(Times(turn=turn, turns=[], train=lambda n: 1.0), samplers=1, groups=1, group_size=1)

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import random
 
 import pytest
 from openai.types.chat.chat_completion import Choice
@@ -112,6 +113,19 @@ def test_groups_without_signal_are_counted_and_skipped(tokenizer):
     assert groups[2][0].messages_and_choices[1].token_advantages == [0.0, 0.0]
     # A KL penalty teaches even where rewards do not.
     assert len(build(groups, tokenizer, kl_penalty_coef=0.1)[0]) == 10
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.5, 0.9, 1.0])
+def test_the_strongest_sequences_are_trained(tokenizer, share):
+    """Those of the largest absolute advantages, with the advantages that they have without the option."""
+    rng = random.Random(0)
+    groups = [[played(turns=5, turn_rewards=[rng.gauss(0, 1) for _ in range(5)]) for _ in range(4)] for _ in range(2)]
+    every = [s.advantages[-1] for s in build(copy.deepcopy(groups), tokenizer)[0]]
+    sequences, counts = build(groups, tokenizer, trained_share=share)
+    found = [s.advantages[-1] for s in sequences]
+    assert len(every) == 40 and len(found) == max(1, round(share * 40)) and counts["groups"] == 2
+    limit = min(map(abs, found))
+    assert found == [a for a in every if abs(a) >= limit]
 
 
 def test_a_small_difference_is_a_signal(tokenizer):

@@ -372,6 +372,8 @@ def test_train_config_knows_which_fields_were_set():
         {"kl_penalty_coef": -0.1},
         {"turn_discount": 1.1},
         {"num_updates": 0},
+        {"trained_share": 0},
+        {"trained_share": 1.1},
         {"grad_accumulation_sequences": 0},
         {"scale_rewards": "team"},
     ],

@@ -16,8 +16,6 @@ const element = (tag, text, attrs = {}) => {
 class WidgetModel {
   constructor(values) { this.values = values; this.listeners = new Set(); }
   get(name) { return this.values[name]; }
-  set(name, value) { this.values[name] = value; }
-  save_changes() {}
   on(_, listener) { this.listeners.add(listener); }
   off(_, listener) { this.listeners.delete(listener); }
   update(values) { this.values = values; for (const listener of this.listeners) listener(); }
@@ -36,6 +34,7 @@ class MountedWidget {
 const curve = new MountedWidget(byId("curve"), training);
 const trajectories = new MountedWidget(byId("trajectories"), viewer);
 let [socket, selected, delay, reconnecting, shownFacts] = [null, null, 1, null, ""];
+let shownBodies = null;
 let counted = { tokens: 0, seconds: 0 };  // sampled before the last message
 
 function showLink(text, lost = false) {
@@ -49,8 +48,9 @@ function select(id) {
   selected = id;
   curve.clear();
   trajectories.clear();
+  shownBodies = null;
   byId("newer").hidden = true;
-  socket.send(JSON.stringify({ watch: id }));
+  if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ watch: id }));  // else it is sent on opening
 }
 
 /** Tokens sampled per second since the last message; 0 when nothing is being sampled. */
@@ -101,10 +101,12 @@ function showModels(models) {
 }
 
 function showTrajectories(values) {
-  const bytes = Uint8Array.from(atob(values.bodies), (letter) => letter.charCodeAt(0));
+  if (values.bodies === shownBodies) return;  // sent again after a reconnection
+  const packed = values.bodies;
+  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   values.bodies = new DataView(bytes.buffer);
   const button = byId("newer");
-  const open = () => { button.hidden = true; trajectories.clear(); trajectories.show(values); };
+  const open = () => { button.hidden = true; shownBodies = packed; trajectories.clear(); trajectories.show(values); };
   if (!trajectories.model) { open(); return; }
   button.textContent = `Show step ${values.index[0].step}`;  // a trajectory that is being read stays open
   button.onclick = open;

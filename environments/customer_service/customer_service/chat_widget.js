@@ -26,7 +26,8 @@ function render({ model, el }) {
   const button = (text, title, onclick) => h("button", { type: "button", title, onclick }, text);
   const send = button("Send", "Enter sends it too", () => say(input.value));
   const scripted = button("Let the customer speak", "", () => say(shown().suggestion));
-  const leave = button("Leave", "You go, and the conversation is over", () => say(`${input.value.trim() || "Goodbye."} ${stop}`));
+  const leave = button("Leave", "You go, and the conversation is over", () =>
+    say(`${(input.value.trim() || "Goodbye.").slice(0, longest - stop.length - 1)} ${stop}`));
   const back = button("Undo", "Removes your last line and everything after it", () => put(lines().slice(0, -1)));
   const anew = button("Restart", "Removes all lines", () => put([]));
   const desk = h("div", { class: "an-desk" }, input, send, scripted, leave, back, anew);

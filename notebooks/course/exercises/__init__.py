@@ -6,10 +6,14 @@ verdict: right, not attempted, or wrong. Where the answer equals that of a commo
 
 from __future__ import annotations
 
+import inspect
 import math
 import sys
+import traceback
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 TOLERANCE = 1e-3
@@ -36,11 +40,12 @@ class Exercise:
     """One exercise.
 
     right: the right answer: a function, or a plain value.
-    cases: returns new inputs for the function at each call; a stub returns None or ... for all of them.
+    cases: returns inputs for the function; a stub returns None or ... for all of them.
     mistakes: hint -> the answer of a learner who makes this mistake.
     observe: returns the value to compare: (function, inputs) -> numbers, tensors, strings, or lists of them. By default the
       function's result; another one may include a gradient.
     accept: (answer) -> what is wrong with it, or None. Replaces the comparison where many answers are right.
+    observed: what `observe` returns, for the hint, if it is not the function's result.
     """
 
     right: Any
@@ -48,27 +53,41 @@ class Exercise:
     mistakes: dict[str, Any] | None = None
     observe: Callable[[Callable, tuple], Any] = lambda function, inputs: function(*inputs)
     accept: Callable[[Any], str | None] | None = None
+    observed: str = ""
+
+    def inputs(self) -> list[tuple]:
+        """Return inputs that no other call has: an answer may change the lists and dicts that it gets."""
+        return [tuple(deepcopy(each) if isinstance(each, list | dict) else each for each in case) for case in self.cases()]
 
     def seen(self, answer: Any) -> list:
         """Return what `observe` gives for an answer on each case."""
         if not callable(answer):
             return [answer]
-        return [self.observe(answer, inputs) for inputs in self.cases()]
+        return [self.observe(answer, inputs) for inputs in self.inputs()]
 
     def check(self, answer: Any) -> CheckResult:
-        """Return the verdict on an answer. An answer that raises is wrong, and the verdict names the exception."""
+        """Return the verdict on an answer. If it raises, it is wrong, and the verdict names exception, line and input."""
+        if answer is None or answer is ...:
+            return CheckResult("not attempted", "Not attempted yet.")
+        if callable(answer) != callable(self.right) or inspect.iscoroutinefunction(answer):
+            wanted = "a function (`def`)" if callable(self.right) else f"a value like {type(self.right).__name__}"
+            given = "one that is async" if callable(answer) and callable(self.right) else type(answer).__name__
+            return CheckResult("wrong", f"Not yet. Expected {wanted}, got {given}.")
+        inputs: tuple | None = None
         try:
-            if answer is None or answer is ... or callable(answer) and all(_empty(answer(*case)) for case in self.cases()):
-                return CheckResult("not attempted", "Not attempted yet.")
-            seen = self.seen(answer)
-            hint = self.accept(answer) if self.accept else None
-        except Exception as error:  # the learner's code may raise anything
-            return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}")
-        if not self.accept and callable(answer) != callable(self.right):
-            wanted = "a function" if callable(self.right) else f"a value like {type(self.right).__name__}"
-            hint = f"Expected {wanted}, got {type(answer).__name__}."
-        elif not self.accept:
-            hint = self._hint(seen)
+            empty = callable(answer)
+            for inputs in self.inputs() if callable(answer) else ():
+                shown = show(inputs)  # before the answer changes them
+                empty = _empty(answer(*inputs)) and empty
+                if self.accept and not empty:
+                    break
+            inputs = None
+            if empty:
+                return _nothing_returned(answer)
+            hint = self.accept(answer) if self.accept else self._hint(self.seen(answer))
+        except (Exception, NeverEnds) as error:  # the learner's code may raise anything
+            place = _line(error, answer) + (f", for the input\n{shown}" if inputs else "")
+            return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}{place}")
         return CheckResult("wrong", f"Not yet. {hint}") if hint else CheckResult("right", "Right.")
 
     def _hint(self, seen: list) -> str | None:
@@ -81,11 +100,36 @@ class Exercise:
         if not callable(self.right):
             return f"{seen[0]!r} is not the right value."
         i = next(i for i in range(len(seen)) if not same(seen[i], wanted[i]))
-        return f"For the input\n{show(self.cases()[i])}\nexpected {show(wanted[i])}, got {show(seen[i])}."
+        what = f"{self.observed} " if self.observed else ""
+        return f"For the input\n{show(self.inputs()[i])}\nexpected {what}{show(wanted[i])}, got {show(seen[i])}."
+
+
+class NeverEnds(BaseException):
+    """The answer goes on without an end. No `except Exception` of the answer catches it."""
 
 
 def _empty(value: Any) -> bool:
     return value is None or value is ...
+
+
+def _nothing_returned(answer: Callable) -> CheckResult:
+    """Return the verdict on a function that returned nothing: a stub, which names nothing, or one that lacks a return."""
+    code = getattr(answer, "__code__", None)
+    if code and (code.co_names or code.co_nlocals > len(inspect.signature(answer).parameters)):
+        return CheckResult("wrong", "Your function returned None for every input: is a `return` missing?")
+    return CheckResult("not attempted", "Not attempted yet.")
+
+
+def _line(error: BaseException, answer: Any) -> str:
+    """Return where in the answer's own code an error was raised; "" when it was elsewhere."""
+    file = getattr(getattr(answer, "__code__", None), "co_filename", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f" (line {lines[-1]} of its cell)" if lines else ""
+
+
+def is_number(value: Any, kind: type = Real) -> bool:
+    """Return whether a value is a finite number, Python's or numpy's. kind: `numbers.Integral` for a whole one."""
+    return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]
 
 
 def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], CheckResult]:
@@ -101,11 +145,11 @@ def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], CheckResult]
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, numbers within 0.1%. Tensors and tuples compare as lists, and NaN equals NaN."""
+    """Return whether two values are equal, numbers within 0.1% or 0.001, NaN with NaN; tensors and tuples as lists."""
     a, b = (x.tolist() if hasattr(x, "tolist") else x for x in (a, b))
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+    if isinstance(a, Real) and isinstance(b, Real):
         return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE) or (a != a and b != b)
     return type(a) is type(b) and a == b
 

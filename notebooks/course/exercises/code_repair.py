@@ -7,7 +7,7 @@ import itertools
 import re
 
 from code_repair.problems import same_value
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 
 ANSWERS = [
     ("3", "3"), ("3", "4"), ("True", "1"), ("1.0", "1"), ("[1, 2]", "[1,2]"), ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}"),
@@ -43,7 +43,7 @@ def _pays(hidden: list[bool], examples: list[bool], lines: int) -> float:
 
 def _wrong_pay(pay) -> str | None:
     repaired, bent, broken = [True] * 4, [True, False, True, False], [False] * 4
-    if any(type(pay(*case)) not in (int, float) for case in ((repaired, [True, True], 1), (broken, [False, False], 1))):
+    if not all(is_number(pay(*case)) for case in ((repaired, [True, True], 1), (broken, [False, False], 1))):
         return "Expected a number."
     special = max(pay(bent, [True, True], lines) for lines in (1, 2, 4, 8))
     idle = pay(bent, [False, True], 0)
@@ -52,7 +52,7 @@ def _wrong_pay(pay) -> str | None:
         return "Answering the examples without repairing anything earns more than doing nothing: the agent will learn it."
     if pay(repaired, [True, True], 1) <= max(special, idle):
         return "A repair must earn more than anything else."
-    if pay(repaired, [True, True], 9) <= max(special, idle, nearly):
+    if min(pay(repaired, [True, True], lines) for lines in (9, 40)) <= max(special, idle, nearly):
         return "A repair must earn more than any code that fails a hidden test."
     if pay(repaired, [True, True], 1) <= pay(repaired, [True, True], 9):
         return "The smaller of two repairs should earn more."

@@ -7,7 +7,7 @@ from math import comb
 from statistics import fmean
 from typing import Any
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from customer_service.clerks import Clerk
 from customer_service.course import course_tasks, course_world
 from customer_service.front_desk import FrontDesk
@@ -69,6 +69,9 @@ CONVERSATIONS: list[list[Event]] = [
     [ASK, ("customer", "Yes."), ("agent", "Do you confirm #W1?"), ("customer", "Wait."), ("write", "#W1")],
     [ASK, ("customer", "Yes."), ("agent", "One moment, I cancel #W1."), ("write", "#W1")],
     [ASK, ("customer", "Yes."), ("write", "#W2")],
+    [ASK, ("customer", "Oh, yes."), ("write", "#W1")],
+    [ASK, ("customer", "Yesterday I moved."), ("write", "#W1")],
+    [ASK, ("customer", "Yes."), ("customer", "No, wait."), ("write", "#W1")],
     [("customer", "Yes, cancel #W1."), ("write", "#W1"), ASK, ("customer", "YES"), ("write", "#W1"), ("write", "#W2")],
 ]
 
@@ -97,7 +100,7 @@ def _pays(solved: bool, due: bool, looked: bool, broken: int) -> float:
 def _wrong_pay(pay: Callable[..., Any]) -> str | None:
     every = [(solved, due, looked, broken) for solved in (False, True) for due in (False, True) for looked in (False, True)
              for broken in (0, 1, 2)]  # fmt: skip
-    if any(type(pay(*case)) not in (int, float) for case in every):
+    if not all(is_number(pay(*case)) for case in every):
         return "Expected a number."
     for due in (True, False):
         if pay(True, due, True, 0) <= pay(False, due, True, 0):

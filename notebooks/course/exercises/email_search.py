@@ -5,10 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from itertools import pairwise
-from math import isfinite
 from typing import Any
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from email_search.environment import (
     I_DONT_KNOW,
     MAX_TURNS,
@@ -183,7 +182,7 @@ def _ranks(reward: Callable[[EmailSearch], float]) -> str | None:
     """Return what is wrong with a reward: the outcome must decide, and partial credit only among equal outcomes."""
     earned = [[(what, reward(search)) for what, search in rank] for rank in _searches()]
     flat = [pair for rank in earned for pair in rank]
-    if bad := [what for what, value in flat if type(value) not in (int, float) or not isfinite(value)]:
+    if bad := [what for what, value in flat if not is_number(value)]:
         return f"A reward is a finite number. For {bad[0]} it is not."
     if len({value for _, value in flat}) == 1:
         return "Every search has the same reward, so there is no signal."

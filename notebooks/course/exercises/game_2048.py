@@ -9,7 +9,7 @@ from math import log2
 from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from course.exercises.training import gather, with_new_model
 from game_2048.environment import Game, outcome_reward, scenarios
 from game_2048.players import play, random_player
@@ -208,7 +208,7 @@ def won_in_training(rate: float) -> list[float]:
 
 def _why_no_collapse(answer: Callable[[], float]) -> str | None:
     rate = answer()
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)):
+    if not is_number(rate):
         return f"Expected a number, got {type(rate).__name__}."
     if not 0 < rate <= 1:
         return f"Expected a learning rate above 0 and at most 1, got {rate:g}."
@@ -223,7 +223,7 @@ def _why_no_collapse(answer: Callable[[], float]) -> str | None:
 
 
 FIRST_RATE = 3e-3  # of notebook 02
-COLLAPSE = Exercise(right=0.1, accept=_why_no_collapse)
+COLLAPSE = Exercise(right=lambda: 0.1, accept=_why_no_collapse)
 
 EXERCISES = {"slide": SLIDE, "outcome": OUTCOME, "rise": RISE, "verdict": VERDICT, "collapse": COLLAPSE}
 

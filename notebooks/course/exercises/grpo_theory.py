@@ -96,6 +96,7 @@ REINFORCE = Exercise(
     right=lambda logp, rewards: -((rewards - rewards.mean()) * logp).mean(),
     cases=_reinforce_cases,
     observe=lambda function, inputs: value_and_gradient(function, inputs)[1],  # losses may differ by a constant
+    observed="the gradient",
     mistakes={
         "The sign: a loss is minimised, so negate what should rise.":
             lambda logp, rewards: ((rewards - rewards.mean()) * logp).mean(),
@@ -117,6 +118,7 @@ RATIO = Exercise(
     right=lambda logp: (logp - logp.detach()).exp(),
     cases=lambda: [(-_numbers(3, seed=s).abs(),) for s in range(2)],
     observe=value_and_gradient,
+    observed="value and gradient",
     mistakes={
         "Nothing is detached: logp - logp is constant, so the gradient is zero. Detach the old log-probabilities.":
             lambda logp: (logp - logp).exp(),
@@ -148,6 +150,7 @@ SURROGATE = Exercise(
     right=grpo.clipped_surrogate,
     cases=_surrogate_cases,
     observe=value_and_gradient,
+    observed="value and gradient",
     mistakes={
         "You always clip. Where the ratio moved in the wrong direction the gradient must remain: take the minimum of the "
         "clipped and the unclipped product.": lambda r, a, low, high: _clipped(r, low, high) * a,
@@ -226,6 +229,7 @@ LOSS = Exercise(
     right=_loss,
     cases=_loss_cases,
     observe=value_and_gradient,
+    observed="value and gradient",
     mistakes={
         "The sign: the surrogate is maximised, a loss minimised.": lambda *x: -_loss(*x),
         "Nothing is clipped.": lambda *x: _loss(*x, epsilon=1e9),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from statistics import fmean
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from course.exercises.training import draw, percents
 
 RUNS: list[tuple[list[float], list[float], int]] = [
@@ -17,6 +17,7 @@ RUNS: list[tuple[list[float], list[float], int]] = [
     ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], [0.9, 0.8, 0.8, 0.8, 0.8, 0.7, 0.1], 3),
     ([0.0, 1.0, 2.0], [0.9, 0.5, 0.1], 1),
     ([1.0, 1.0, 2.0, 2.0, 2.0, 0.2], [0.6, 0.6, 0.6, 0.5, 0.8, 0.3], 2),
+    ([1.0, 1.0, 1.0, 1.0], [0.5, 0.5, 0.2, 0.2], 2),
 ]
 
 
@@ -125,7 +126,7 @@ def train_with_bonus(bonus: float) -> dict[str, list[float]]:
 
 def _why_not_smallest(answer: Callable[[], float]) -> str | None:
     bonus = answer()
-    if isinstance(bonus, bool) or not isinstance(bonus, (int, float)):
+    if not is_number(bonus):
         return f"Expected a number, got {type(bonus).__name__}."
     if not 0 <= bonus <= 100:
         return f"Expected a bonus from 0 to 100, got {bonus:g}."

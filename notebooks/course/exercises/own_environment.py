@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -88,6 +89,7 @@ def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
 
 
 def _wrong_split(split_of) -> str | None:
+    split_of = inspect.unwrap(split_of)  # a cache would hide that the answer depends on more than the name
     here, there, hashing = (_with_copied_state(split_of, getattr(split_of, "__module__", ""), {}) for _ in range(3))
     if _calls_hash(hashing):
         return "hash() of a string differs each time Python starts: tomorrow's test split would hold today's training data."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from numbers import Integral
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from course.exercises.training import draw, gather, percents, with_new_model
 from course.simulation import Times, simulate
 
@@ -24,6 +25,7 @@ LOADS = [
     (None, [None, 6, 7]),
     (1, [None, 2]),
     (0, [None, 9, 8]),
+    (1, [0, 0]),
 ]
 
 
@@ -107,7 +109,7 @@ def _why_not_enough(answer: Callable[[Callable[[int], float]], int]) -> str | No
     for kind in SIZES:
         seconds = _seconds_by_samplers(kind)
         number, right = answer(seconds), _enough(seconds)
-        if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= MOST:
+        if not is_number(number, Integral) or not 1 <= number <= MOST:
             return f"Expected a number of samplers from 1 to {MOST}, got {number!r}."
         if number == right:
             continue
@@ -191,7 +193,7 @@ def trained_on(age: int, steps: int) -> StaleRun:
 
 def _why_not_hidden(hiding_age: Callable[[], int]) -> str | None:
     age = hiding_age()
-    if isinstance(age, bool) or not isinstance(age, int) or not 0 <= age < STEPS:
+    if not is_number(age, Integral) or not 0 <= age < STEPS:
         return f"Expected an age from 0 to {STEPS - 1} steps, got {age!r}."
     yours, fresh = trained_on(age, STEPS), trained_on(0, STEPS)
     runs = {

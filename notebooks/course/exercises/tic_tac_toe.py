@@ -128,6 +128,8 @@ def _why_unpredictable(teacher: Player) -> str | None:
     shown = demonstrations(teacher)
     first: dict[Board, str] = {}
     for board, square in shown:
+        if not isinstance(square, str):
+            return f"Your teacher plays {square!r}. Return a string such as {legal_moves(board)[0]!r}."
         if square not in legal_moves(board):
             return f"On the board {board!r} your teacher plays {square!r}, which is not a free square."
         if blocks(board) and square not in blocks(board):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from course.comparison import COLOURS
@@ -22,9 +20,10 @@ def with_new_model(base: str, use: Callable[[TrainableModel], Awaitable[T]], see
     """Return the result of `use` on a new model, whose files are then deleted.
 
     base: folder of the base model in `data`. seed: of the adapter's weights and of sampling.
-    Runs in a thread of its own, as the notebook's event loop is busy with the cell that calls it.
+    Runs in a thread of its own, as the notebook's event loop is busy with the cell that calls it; an interrupt cancels it.
     """
     import art_nb as art
+    from art_nb.inference.client import run_blocking
     from art_nb.local import LocalBackend
 
     async def run() -> T:
@@ -37,8 +36,7 @@ def with_new_model(base: str, use: Callable[[TrainableModel], Awaitable[T]], see
             finally:
                 await backend.close()
 
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(lambda: asyncio.run(run())).result()
+    return run_blocking(run(), None)
 
 
 async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[TrajectoryGroup]:

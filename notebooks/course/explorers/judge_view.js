@@ -13,14 +13,13 @@ function render({ model, el }) {
     sort();
     draw();
   });
-  const button = (label, text, onclick) => h("button", { type: "button", class: "an-button", "aria-label": label, title: label, onclick }, text);
   const facts = h("p", { class: "an-facts", "aria-live": "polite" });
   const list = h("ol", { tabindex: 0, role: "listbox", "aria-label": "Trajectories, best first. Up and down: select. Alt and up or down: move, in my own order." });
   const conversation = h("pre", { class: "an-said", "aria-label": "the trajectory" });
   const caption = h("p", { class: "an-caption" });
   root.append(
     h("header", { class: "an-head" }, h("strong", {}, "Judge and truth"), picker.field,
-      button("previous group", "‹", () => pick(at - 1)), button("next group", "›", () => pick(at + 1)), sorter.field, facts),
+      iconButton("previous group", "‹", () => pick(at - 1)), iconButton("next group", "›", () => pick(at + 1)), sorter.field, facts),
     h("div", { class: "an-columns" }, list, conversation), caption);
 
   /** Ranks from 1, the best; equal values share their best rank. */
@@ -114,6 +113,7 @@ function render({ model, el }) {
     if (event.altKey && by === "mine" && place >= 0) return move(place, next);
     chosen = order[Math.max(0, Math.min(order.length - 1, next))];
     draw();
+    list.querySelector(".an-on").scrollIntoView({ block: "nearest" });
   });
   sort();
   return view.stop;

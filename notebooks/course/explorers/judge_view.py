@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ class JudgeView(View):
     see how many pairs you, the judge and the truth order alike. `mine` contains your orders, as {index of the group:
     indices of trajectories, best first}.
 
-    Raises: ValueError when there is no group, or a trajectory was not judged or lacks the metric.
+    Raises: ValueError when there is no group, or a trajectory was not judged or lacks the metric, or one is not finite.
     """
 
     _esm = module("judge_view", HERE)
@@ -81,9 +82,13 @@ def _member(trajectory: Trajectory, truth: Callable[[Trajectory], float] | str) 
         raise ValueError(f"{trajectory} lacks the metrics {missing}. Judge it first: await ruler_score_group(group, ...)")
     reasons = [line.removeprefix(REASON) for line in trajectory.logs if line.startswith(REASON)]
     text = "\n\n".join(map(turn_text, trajectory.record()["turns"]))
+    score = float(trajectory.metrics["ruler_score"])
+    true = float(trajectory.metrics[truth] if isinstance(truth, str) else truth(trajectory))
+    if not (isfinite(score) and isfinite(true)):
+        raise ValueError(f"{trajectory} has the score {score} and the truth {true}: expected finite numbers")
     return plain({
-        "score": float(trajectory.metrics["ruler_score"]),
-        "truth": float(trajectory.metrics[truth] if isinstance(truth, str) else truth(trajectory)),
+        "score": score,
+        "truth": true,
         "reason": reasons[-1] if reasons else "",
         "text": text if len(text) <= SHOWN else f"[...]\n{text[-SHOWN:]}",
     })  # fmt: skip

@@ -604,7 +604,7 @@ function render({ model, el }) {
   // Firefox and WebKit keep a page that the reader leaves, but not its downloads: on the way back they begin again.
   const back = (event) => { if (event.persisted && attempt && !status.hidden) start(); };
   addEventListener("pageshow", back);
-  return () => { removeEventListener("pageshow", back); seen.disconnect(); playing.stop(); view.stop(); };
+  return () => { attempt++; job++; removeEventListener("pageshow", back); seen.disconnect(); playing.stop(); view.stop(); };
 }
 
 export default { render };
