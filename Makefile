@@ -6,7 +6,7 @@ VENV_PYTHON := .venv/bin/python
 # setup installs packages uncompiled. With this variable set, each start of Python would compile torch again: 29 s instead of 11.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo test quick lab doctor lock colab data book clean
+.PHONY: help python setup demo test quick lab doctor lock colab data book clean
 
 help:
 	@echo "make demo    train a language model to play 2048 in this terminal"
@@ -21,8 +21,10 @@ help:
 	@echo "make book    build the course's site, which needs no Python to read, in out/book"
 	@echo "make clean   delete .venv, .venv-book, out/ and caches; keep what you trained (.art/)"
 
-setup:
+python:
 	@test -n "$(PYTHON)" || { echo "Python 3.11, 3.12 or 3.13 is needed: https://www.python.org/downloads/"; exit 1; }
+
+setup: python
 	@$(PYTHON) -I notebooks/course/setup_venv.py $(EXTRAS)
 
 demo: setup
@@ -57,7 +59,7 @@ data: setup
 book: .venv-book/made
 	@.venv-book/bin/python -m book.build
 
-.venv-book/made: pyproject.toml
+.venv-book/made: pyproject.toml | python
 	$(PYTHON) -m venv --clear .venv-book
 	.venv-book/bin/python -m pip install --quiet $$($(PYTHON) -c "import tomllib; \
 	    print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['book'])")

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import io
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -58,11 +59,23 @@ def main(arguments: list[str]) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     known = commands()
-    match arguments:
-        case [name, *options] if name in known and (not options or inspect.signature(known[name]).parameters):
+    name, *options = arguments or [""]
+    takes_options = name in known and bool(inspect.signature(known[name]).parameters)
+    if name in known and not takes_options and options in (["--help"], ["-h"]):
+        print(f"art-nb {name}: {inspect.getdoc(known[name])}")
+        return 0
+    if name in known and (takes_options or not options):
+        try:
             return known[name](*options)
+        except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
+            print(f"art-nb {name}: {error}", file=sys.stderr)
+            return 1
     needs_help = arguments in (["--help"], ["-h"])
     out = sys.stdout if needs_help else sys.stderr
+    if name in known:
+        print(f"art-nb {name} takes no options; given: {' '.join(options)}", file=out)
+    elif name and not needs_help:
+        print(f"no command {name!r}", file=out)
     print("usage: art-nb COMMAND, where COMMAND is one of", file=out)
     for name, command in known.items():
         print(f"  {name:<14} {(command.__doc__ or '').splitlines()[0]}", file=out)

@@ -45,10 +45,13 @@ class RequestRefused(ValueError):
 
 
 class Connection:
-    """Connection to one server. url: its root. api_key: its token. patience: seconds to retry before giving up."""
+    """Connection to one server.
+
+    url: its root, or its API for OpenAI's clients, at /v1. api_key: its token. patience: seconds to retry before giving up.
+    """
 
     def __init__(self, url: str, api_key: str, patience: float) -> None:
-        self.url, self.api_key, self.patience = url.rstrip("/"), api_key, patience
+        self.url, self.api_key, self.patience = url.rstrip("/").removesuffix("/v1"), api_key, patience
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
     def _http(self) -> httpx.AsyncClient:

@@ -108,8 +108,8 @@ def find_checkpoint(name: str, path: str | Path = ".art") -> Checkpoint:
     if len(folders) != 1:
         known = sorted(f"{each.parents[1].name}/{each.name}" for each in Path(path).glob("*/models/*"))
         which = "no model" if not folders else f"{len(folders)} models"
-        raise FileNotFoundError(f"{which} {model!r} in {path}: expected one of {', '.join(known) or 'none'}. "
-                                "Give PROJECT/NAME, or another --path.")  # fmt: skip
+        expected = f"expected one of {', '.join(known)}" if known else f"there is no model ({Path(path).absolute()})"
+        raise FileNotFoundError(f"{which} {model!r} in {path}: {expected}. Give PROJECT/NAME, or another --path.")
     steps = checkpoints.list_checkpoints(folders[0] / "checkpoints")
     wanted = int(step) if step.isdecimal() else max(steps, default=None) if not step else None
     if wanted is None or wanted not in steps:

@@ -17,8 +17,8 @@ from art_nb.export.hub import push_to_hub
 def export(options: Sequence[str]) -> int:
     """Run the command; return its exit code. Expected errors become one line on stderr."""
     parser = argparse.ArgumentParser(
-        prog="art-nb export", description="Write a checkpoint in a format that other engines load. 50 greedy answers are "
-        "compared with the checkpoint's own first. Keys are read from HF_TOKEN, TOGETHER_API_KEY and WANDB_API_KEY.",
+        prog="art-nb export", description="Write a checkpoint in a format that other engines load. At least 50 greedy "
+        "answers are compared with the checkpoint's own first. --push reads HF_TOKEN.",
     )  # fmt: skip
     parser.add_argument("model", metavar="MODEL", help="NAME or PROJECT/NAME; append @STEP for a step other than the latest")
     parser.add_argument("out", metavar="OUT", type=Path, help="a new or empty folder")

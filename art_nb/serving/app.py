@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -25,7 +26,7 @@ from art_nb.serving import live, openai_routes, training_routes, work_routes
 from art_nb.serving.connections import BACKLOG, LimitedProtocol, RepeatedMessages
 from art_nb.serving.guard import Guard
 from art_nb.serving.metrics import ServerMetrics
-from art_nb.serving.settings import Settings, describe_error, repeat_option
+from art_nb.serving.settings import Settings, describe_error, repeat_options
 from art_nb.serving.state import ServerState
 from art_nb.serving.tokens import CODE_SECONDS, COOKIE_DAYS, AccessToken, load_token
 from art_nb.storage.checkpoints import lock_folder
@@ -110,11 +111,14 @@ async def _respond_with_error(request: Request, error: Exception) -> JSONRespons
 def serve(options: Sequence[str]) -> int:
     """Run `art-nb serve` until it is interrupted; return its exit code."""
     try:
-        settings = Settings(_cli_parse_args=repeat_option(options))
+        settings = Settings(_cli_parse_args=repeat_options(options))
         token, created = load_token(settings.path, settings.token.get_secret_value() if settings.token else None)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(describe_error(error), file=sys.stderr)
         return 2
+    for name, source in settings.base_models.items():
+        if not Path(source).is_dir():
+            print(f"{name}: {source} is a name on the Hugging Face hub, as {Path.cwd()} has no such folder", flush=True)
     if created:  # its digest is stored: the next start cannot show it
         print(f"token (shown only once): {created}", flush=True)
     try:
@@ -126,7 +130,7 @@ def serve(options: Sequence[str]) -> int:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
-        print(f"{settings.host} port {settings.port}: {error.strerror}. Choose another with --port.", file=sys.stderr)
+        print(f"{settings.host} port {settings.port}: {error.strerror}. Choose with --host and --port.", file=sys.stderr)
         return 1
     with listening, lock:
         url = f"http://{settings.host}:{listening.getsockname()[1]}"

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -37,20 +37,20 @@ class Settings(CommandSettings):
     path: Path = Field(Path(".art-server"), description="folder for models, the work queue and the token's digest")
     token: SecretStr | None = Field(None, description="access token for clients; by default created at the first start")
     base_models: Annotated[dict[str, str], NoDecode] = Field(
-        {}, validate_default=True, description=f"models that clients may train: NAME=FOLDER_OR_HUB_NAME ..., e.g. {EXAMPLE}"
+        {}, validate_default=True, description=f"required: models to train, NAME=FOLDER_OR_HUB_NAME ..., e.g. {EXAMPLE}"
     )
-    engine: str = Field("auto", description="auto, unsloth or transformers")
+    engine: Literal["auto", "unsloth", "transformers"] = Field("auto", description="what loads the models")
     seed: int = Field(0, description="seed of new adapters and of sampling")
     slots: int = Field(128, ge=1, description="conversations decoded at once, per model")
     cache_tokens: int = Field(2**19, ge=1, description="most tokens in the KV cache: slots times the longest; more wait")
-    origins: list[str] = Field([], description="further origins that may send browser requests, as http://host:port")
-    proxies: list[str] = Field([], description="addresses of proxies whose X-Forwarded-For and -Proto are believed")
+    origins: list[str] = Field([], description="further origins that may send browser requests: http://HOST:PORT ...")
+    proxies: list[str] = Field([], description="proxies whose X-Forwarded-For and -Proto are believed: ADDRESS ...")
     models: int = Field(32, ge=1, description="maximum number of models loaded at once")
     max_body: int = Field(64 * 2**20, ge=1, description="maximum bytes of a request body; all at once may have twice that")
     rate: float = Field(500, gt=0, description="requests per second per address, with or without the token; in bursts twice")
     concurrency: int = Field(256, ge=1, description="maximum requests in flight per address")
     lease: float = Field(60.0, gt=0, description="seconds until a worker's lease of an episode expires unless renewed")
-    patience: float = Field(2.0, ge=0, description="seconds that sampling waits for the next request of a lockstep client")
+    lockstep_patience: float = Field(2.0, ge=0, description="seconds that sampling waits for a lockstep client")
 
     @field_validator("base_models", mode="before")
     @classmethod
@@ -73,14 +73,14 @@ class Settings(CommandSettings):
         return given
 
 
-def repeat_option(options: Sequence[str], option: str = "--base-models") -> list[str]:
+def repeat_options(options: Sequence[str], names: Sequence[str] = ("--base-models", "--origins", "--proxies")) -> list[str]:
     """Rewrite `OPTION a b` as `OPTION a OPTION b`, the form that pydantic-settings parses."""
     repeated: list[str] = []
-    takes_values = False
+    option = ""
     for given in options:
         if given.startswith("-"):
-            takes_values = given.split("=")[0] == option
-        elif takes_values and repeated[-1] != option:
+            option = given.split("=")[0]
+        elif option in names and repeated[-1] != option:
             repeated.append(option)
         repeated.append(given)
     return repeated

@@ -59,7 +59,7 @@ class ServerState:
             path=settings.path, engine=settings.engine, seed=settings.seed, slots=settings.slots,
             base_models=settings.base_models,
         )  # fmt: skip
-        self.sessions = LockstepSessions(settings.patience)
+        self.sessions = LockstepSessions(settings.lockstep_patience)
         self.models = ModelRegistry(self.backend, self._limit, settings.models)
         self.training = TrainingRequests(self.models, self.progress.publish)
         self.work = WorkQueue(settings.path / "work.sqlite")

@@ -142,6 +142,7 @@ def set_address(url: str) -> list[Path]:
 
     Returns the changed files. Raises: ValueError when `url` is not the address of a GitHub repository.
     """
+    url = url.rstrip("/")
     if url and not re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+", url):
         raise ValueError(f"{url!r} is not the address of a repository: expected https://github.com/OWNER/NAME")
     path = ROOT / "pyproject.toml"

@@ -230,8 +230,8 @@ def venv_python(system: str) -> Path:
     return VENV / "Scripts" / "python.exe" if system == "Windows" else VENV / "bin" / "python"
 
 
-def install_here(project: dict) -> None:
-    """Install into the running Python what the course needs and it lacks; an installed torch stays.
+def install_here(project: dict, extras: list[str]) -> None:
+    """Install into the running Python what the course and the extras need and it lacks; an installed torch stays.
 
     The versions are not the locked ones: the other packages of this Python limit them.
     """
@@ -240,7 +240,7 @@ def install_here(project: dict) -> None:
         pip(sys.executable, "torch", torch_arguments(torch, machine), log)
     else:
         torch = f"torch=={importlib.metadata.version('torch')}"
-    needs = [*requirements(project, ["course"]), *environment_requirements(), "setuptools>=77"]
+    needs = [*requirements(project, ["course", *extras]), *environment_requirements(), "setuptools>=77"]
     needs = [each for each in needs if name_of(each) not in {"torch", *JUPYTER}]
     pip(sys.executable, "what the course needs", [*needs, torch], log)
     pip(sys.executable, "the package, its environments and the course", editable(), log)
@@ -254,7 +254,7 @@ def main(arguments: list[str]) -> None:
     project = project_table(ROOT)
     wanted = parse(arguments, set(project["optional-dependencies"]))
     if wanted.here:
-        install_here(project)
+        install_here(project, wanted.extras)
         return
     found = json.loads(STAMP.read_text("utf-8")) if STAMP.exists() else {}
     stamp = stamp_of(sorted({*wanted.extras, *found.get("extras", [])}), wanted.unlocked)

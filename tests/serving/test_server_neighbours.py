@@ -36,7 +36,7 @@ def exchange(client, number, *requests):
 
 def test_nobody_waits_for_a_slow_client_of_the_same_model_or_another(tiny_base, tmp_path):
     """It got an answer, has another request in progress, and is silent. The server would wait a day for it."""
-    with serving(tmp_path, "--patience=86400", tiny=str(tiny_base)) as server:
+    with serving(tmp_path, "--lockstep-patience=86400", tiny=str(tiny_base)) as server:
         with httpx.Client(base_url=server.url, headers=OWNER, timeout=300) as client:
             for name in ("m", "other"):
                 client.post("/api/models", json={"project": "p", "name": name, "base_model": "tiny"}).raise_for_status()

@@ -21,7 +21,7 @@ from running_server import TOKEN, serving
 from art_nb.backends.local import LocalBackend
 from art_nb.serving.app import serve
 from art_nb.serving.registry import ModelRegistry
-from art_nb.serving.settings import Settings, repeat_option
+from art_nb.serving.settings import Settings, repeat_options
 from art_nb.serving.tokens import CODE_SECONDS, FILE, KEY_FILE, MAX_CODES, LoginCodes, load_token
 from art_nb.storage import checkpoints
 
@@ -171,7 +171,7 @@ def test_base_models_are_folders_or_hub_names_and_at_least_one(tmp_path, monkeyp
     sources = {"qwen": "Qwen/Qwen3-0.6B", "nano": f"{tmp_path}"}
     pairs = [f"{name}={source}" for name, source in sources.items()]
     for options in (["--base-models", *pairs, "--port", "1"], [f"--base-models={pairs[0]}", pairs[1]], ["--base-models", ",".join(pairs)]):
-        assert Settings(_cli_parse_args=repeat_option(options)).base_models == sources
+        assert Settings(_cli_parse_args=repeat_options(options)).base_models == sources
     for text, expected in ((" ".join(pairs), sources), (json.dumps(sources), sources), ('{"odd": "a b, c=d"}', {"odd": "a b, c=d"})):
         monkeypatch.setenv("ART_NB_BASE_MODELS", text)
         assert Settings(_cli_parse_args=[]).base_models == expected

@@ -176,7 +176,13 @@ def test_a_worker_that_cannot_work_ends_with_a_message(server, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     options = ["--rollout=idle:rollout", "--token=wrong"]
     assert work([server.url, *options]) == 1 and "token" in capsys.readouterr().err
-    assert work([server.url.removeprefix("http://"), *options]) == 2 and "expected something like http://" in capsys.readouterr().err
+    for url, token, words in (
+        (server.url.removeprefix("http://"), "wrong", "expected something like http://"),
+        ("http://127.0.0.1:99999", "wrong", "Port out of range"),
+        (server.url, "schlüssel", "a token of ASCII characters"),
+    ):
+        assert work([url, "--rollout=idle:rollout", f"--token={token}"]) == 2 and words in capsys.readouterr().err
+    assert work([f"{server.url}/v1", *options]) == 1 and "token" in capsys.readouterr().err  # the address of OpenAI's clients
 
 
 def test_the_seed_of_a_request_depends_on_episode_and_conversation_not_on_the_order():

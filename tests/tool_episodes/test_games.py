@@ -3,6 +3,7 @@
 import asyncio
 import random
 import re
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -163,6 +164,14 @@ def test_warnings_of_a_packages_own_code_are_not_shown(tmp_path, monkeypatch, re
     assert extra("written_long_ago", "games").VALUE == 1 and not recwarn.list
     monkeypatch.setattr("warnings.catch_warnings", None)  # the filters are left alone once a package is loaded
     assert extra("written_long_ago", "games").VALUE == 1
+
+
+def test_a_package_that_another_thread_imports_is_waited_for(tmp_path, monkeypatch):
+    """Each rollout's environment is made in a thread of its own."""
+    (tmp_path / "written_slowly.py").write_text("import time\ntime.sleep(0.3)\nVALUE = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda _: extra("written_slowly", "games").VALUE, range(8))) == [1] * 8
 
 
 def test_the_tools_have_schemas():

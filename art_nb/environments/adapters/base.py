@@ -17,8 +17,8 @@ RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 
 def extra(module: str, name: str) -> Any:
     """Import a package that an extra of art-nb installs. Raises: ImportError that names the extra."""
-    if loaded := sys.modules.get(module):
-        return loaded  # without touching the filters of warnings: an environment is made for each rollout
+    if sys.modules.get(module):  # without touching the filters of warnings: an environment is made for each rollout
+        return importlib.import_module(module)  # waits until another thread has imported it
     try:
         with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of others' code, at its first import
             return importlib.import_module(module)

@@ -1,0 +1,26 @@
+"""`art-nb`: a wrong command or option is named, and an expected error is one line."""
+
+import pytest
+
+from art_nb import __main__
+
+
+def fails() -> int:
+    """fail"""
+    raise ValueError("this was wrong")
+
+
+def takes(*options: str) -> int:
+    """take options"""
+    return len(options)
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), [
+    (["nosuch"], 2, "no command 'nosuch'"), (["fails", "x"], 2, "art-nb fails takes no options; given: x"), (["fails", "--help"], 0, "art-nb fails: fail"),
+    (["fails"], 1, "art-nb fails: this was wrong"), (["takes", "--help"], 1, ""), (["--help"], 0, "usage: art-nb COMMAND"), ([], 2, "usage: art-nb COMMAND"),
+])  # fmt: skip
+def test_the_reason_comes_first(monkeypatch, capsys, arguments, code, words):
+    monkeypatch.setattr(__main__, "commands", lambda: {"fails": fails, "takes": takes})
+    assert __main__.main(arguments) == code
+    out, err = capsys.readouterr()
+    assert (out + err).startswith(words)
