@@ -24,7 +24,7 @@ def test_the_still_has_the_probabilities_of_the_policy(references, tmp_path, gam
     reference = references[game]
     first, last = reference.steps[1], reference.steps[-1]
     view = PolicyExplorer(game, reference.base, checkpoints(reference, tmp_path, [first, last]))
-    shares = view.probabilities()
+    shares = view.probabilities
     assert list(shares) == [0, first, last]
     cells = POSITIONS[game][0][2]
     if game == "2048":

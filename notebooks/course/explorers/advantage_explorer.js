@@ -9,7 +9,7 @@ const PRESETS = {
   "Close together": (n) => Array.from({ length: n }, (_, i) => (50 + (i % 4)) / 100),
 };
 
-/** As art_nb.grpo.group_advantages: mean, std (n - 1) and the advantages under each normalisation. */
+/** As art_nb.training.grpo.group_advantages: mean, std (n - 1) and the advantages under each normalisation. */
 function normalise(rewards, batchStd) {
   const mean = rewards.reduce((sum, r) => sum + r, 0) / rewards.length;
   const equal = rewards.every((r) => r === rewards[0]);

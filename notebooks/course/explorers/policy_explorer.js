@@ -195,6 +195,7 @@ function render({ model, el }) {
     const total = wanted.reduce((sum, step) => sum + (files[step]?.bytes ?? 1), 0);
     let before = 0;
     for (const step of wanted) {
+      if (current !== attempt) return;
       const name = step ? `step ${step}` : "the base model";
       const show = (size) => {
         bar.value = (before + size) / total;

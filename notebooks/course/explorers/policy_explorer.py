@@ -101,12 +101,9 @@ class PolicyExplorer(View):
         board = tuple(tuple(cells[i : i + 4]) for i in range(0, 16, 4))
         return game_2048.render(board), game_2048.legal_moves(board)
 
-    def probabilities(self) -> dict[int, list[float]]:
-        """Return step -> the probability of each answer at the first position, at temperature 1, from transformers."""
-        return self._probabilities
-
     @cached_property
-    def _probabilities(self) -> dict[int, list[float]]:
+    def probabilities(self) -> dict[int, list[float]]:
+        """Step -> the probability of each answer at the first position, at temperature 1, from transformers."""
         import torch
         from safetensors.torch import load_file
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -134,7 +131,7 @@ class PolicyExplorer(View):
         return found
 
     def summary(self) -> str:
-        shares = self.probabilities()
+        shares = self.probabilities
         first, last = min(shares), max(shares)
         best = max(range(len(self._answers)), key=lambda i: shares[last][i])
         answer = NAMED[self.game].format(self._answers[best])
@@ -142,7 +139,7 @@ class PolicyExplorer(View):
                 f"{shares[last][best]:.0%} at step {last}")  # fmt: skip
 
     def static_png(self) -> bytes:
-        shares, (text, legal) = self.probabilities(), self._board()
+        shares, (text, legal) = self.probabilities, self._board()
         fig = figure(8, 2.9)
         left, right = fig.subplots(1, 2, width_ratios=[2, 5])
         rows = [line.split() for line in text.splitlines()][-(4 if self.game == "2048" else 3) :]
@@ -163,7 +160,7 @@ class PolicyExplorer(View):
         return png(fig)
 
     def static_html(self) -> str:
-        shares, (_, legal) = self.probabilities(), self._board()
+        shares, (_, legal) = self.probabilities, self._board()
         rows = [
             [answer, "" if answer in legal else "illegal", *(f"{row[i]:.1%}" for row in shares.values())]
             for i, answer in enumerate(self._answers)

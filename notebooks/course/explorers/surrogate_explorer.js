@@ -3,7 +3,7 @@
 const [TOP, BASE, HEIGHT] = [44, 268, 304];
 const STATE = ["ratio", "epsilon_low", "epsilon_high", "advantage"];
 
-/** As art_nb.grpo.clipped_surrogate, and its gradient with respect to the ratio (kept on the bound itself). */
+/** As course.grpo.clipped_surrogate, and its gradient with respect to the ratio (kept on the bound itself). */
 function surrogate(ratio, { epsilon_low: low, epsilon_high: high, advantage }) {
   const clipped = Math.min(1 + high, Math.max(1 - low, ratio));
   const cut = (advantage > 0 && ratio > 1 + high) || (advantage < 0 && ratio < 1 - low);
