@@ -9,7 +9,8 @@ at each step, and the seconds of training. `ratio` is the mean of `trained_best`
 
 The settings are the notebook's. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
 the baseline. `python -m benchmarks.rise > data/results/rise_2048.jsonl` writes the results that notebook 02 shows. With
-`--board-value 0` they belong in rise_2048_no_board_values.jsonl, with another discount as well in rise_2048_discounts.jsonl.
+`--trained-share 1` they belong in rise_2048_all_moves.jsonl, with `--board-value 0` as well in
+rise_2048_no_board_values.jsonl, and with another discount as well in rise_2048_discounts.jsonl.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ class TrainingRecipe:
     first_rate: the learning rate, which falls linearly over the steps. temperature: of the answers in training.
     closeness: weight of the tiles' closeness to one corner in the reward of a move. board_value: what a board is worth,
     relative to the mean reward of its legal moves; the value of the board before a move is subtracted from the move's
-    return (potential-based shaping: Ng, Harada and Russell, ICML 1999).
+    return (potential-based shaping: Ng, Harada and Russell, ICML 1999). trained_share: of the moves, those with the largest
+    absolute advantages.
     """
 
     steps: int = 24
@@ -49,6 +51,7 @@ class TrainingRecipe:
     temperature: float = 0.8
     closeness: float = 0.2
     board_value: float = 2.5
+    trained_share: float = 0.5
 
     def weights(self) -> TurnWeights:
         """Return the weights of the turn rewards."""
@@ -83,6 +86,7 @@ async def train_player(model: art.TrainableModel, recipe: TrainingRecipe) -> flo
         art.TrainConfig(
             learning_rate=decayed_rate(step, recipe.steps, recipe.first_rate),
             turn_discount=recipe.turn_discount,
+            trained_share=recipe.trained_share,
             grpo={"temperature": recipe.temperature},
         )
         for step in range(recipe.steps)

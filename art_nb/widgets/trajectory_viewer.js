@@ -248,12 +248,12 @@ function render({ model, el }) {
     state.stop = Math.max(0, Math.min(stops.length - 1, i));
     const stop = stops[state.stop];
     where.textContent = stop ? `${state.stop + 1} / ${stops.length}` : "";
+    for (const part of game) part.hidden = !stop?.board || pane != null;
     if (!stop) return;
     slider.value = state.stop;
     root.dataset.stop = state.stop;
     if (asPane()) { taskBox.at(state.stop); return; }
     const answer = stop.answer == null ? null : turns[stop.answer];
-    for (const part of game) part.hidden = !stop.board || pane != null;
     if (stop.board) {
       drawBoard(board, stop.board);
       board.setAttribute("aria-label", `board: ${stop.board.map((row) => row.join(" ")).join(" / ")}`);

@@ -1,6 +1,6 @@
 """Train data/policy_2048, the policy of 2048 after some of its training steps: `python -m data policy_2048`.
 
-The training is that of benchmarks/rise.py (notebook 02), with its settings and one of its seeds.
+The training is that of benchmarks/rise.py (notebook 02) with one of its seeds, but on all moves.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from data.item import write_described
 from data.policy_steps import checkpoints_of, games_table, save_steps
 from game_2048 import Game, scenarios
 
-TRAINING = TrainingRecipe()
+TRAINING = TrainingRecipe(trained_share=1.0)
 STEPS = TRAINING.steps
 GAMES = 100  # of the validation split, at each temperature, for each kept step
 TEMPERATURES = (1.0, 0.5)
@@ -95,7 +95,7 @@ library_name: peft
 page "Watch it learn" of the book runs them in the browser. A game is won at the tile {winning_tile}.
 
 Made by `python -m data policy_2048` (data/policy_2048/maker.py) in {minutes} minutes on {device}, torch {torch},
-seed {seed}. The recipe is that of benchmarks/rise.py.
+seed {seed}. The recipe is that of benchmarks/rise.py with `--trained-share 1`.
 
 | | |
 | --- | --- |
