@@ -47,9 +47,10 @@ class TrainConfig(pydantic.BaseModel):
     grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
     scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.
     turn_discount: discount of a later turn's reward per turn, in [0, 1]; only for trajectories with `turn_rewards`.
-    trained_share: train on this share of the sequences only, at least one, those with the largest absolute advantages; the
-        baselines are of all. Turns whose prompts do not extend each other are sequences of their own. Source: down-sampling
-        of rollouts (arXiv 2504.13818), which keeps those whose rewards differ most.
+    trained_share: train on this share of the sequences only, at least one, those with the largest absolute advantages (a
+        sequence of several turns counts with its largest); the baselines are of all. Groups without signal are left out
+        first, unless there is a KL penalty. Turns whose prompts do not extend each other are sequences of their own.
+        Source: down-sampling of rollouts (arXiv 2504.13818), which keeps those whose rewards differ most.
     num_updates: optimizer passes over the batch; the clip range has an effect from the second.
     other_policies: train also on turns that other models sampled. By default their trajectories are removed before
         advantages are computed, and their turns inside other trajectories are context only.

@@ -41,8 +41,8 @@ class TrainingRecipe:
     first_rate: the learning rate, which falls linearly over the steps. temperature: of the answers in training.
     closeness: weight of the tiles' closeness to one corner in the reward of a move. board_value: what a board is worth,
     relative to the mean reward of its legal moves; the value of the board before a move is subtracted from the move's
-    return (potential-based shaping: Ng, Harada and Russell, ICML 1999). trained_share: of the moves, those with the largest
-    absolute advantages.
+    return (potential-based shaping: Ng, Harada and Russell, ICML 1999). trained_share: each step trains on this share of
+    the moves, those with the largest absolute advantages.
     """
 
     steps: int = 24

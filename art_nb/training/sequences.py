@@ -115,7 +115,10 @@ def build_sequences(
 
 
 def strongest(sequences: list[TokenSequence], share: float) -> list[TokenSequence]:
-    """Return the share of the sequences with the largest absolute advantages, at least one, in their order."""
+    """Return the share of the sequences with the largest absolute advantages, at least one, in their order.
+
+    A sequence of several turns counts with its largest.
+    """
     if share == 1 or not sequences:
         return sequences
     strength = [max(map(abs, sequence.advantages)) for sequence in sequences]
