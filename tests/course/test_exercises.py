@@ -3,7 +3,9 @@
 The wrong answers here are written as a learner would write them, not taken from the exercises.
 """
 
+import functools
 import math
+import random
 import re
 from fractions import Fraction
 from importlib import import_module
@@ -365,6 +367,30 @@ def test_numbers_of_numpy_and_fractions_are_numbers():
     assert repair("pay", lambda hidden, examples, lines: math.nan).text.endswith("Expected a number.")
     assert scale("seconds", lambda *run: Fraction(SECONDS(*run))).status == "right"
     assert scale("enough", lambda seconds: np.int64(next(n for n in range(1, 65) if seconds(n) <= 1.1 * seconds(64)))).status == "right"
+
+
+def starts_with_yes(events):
+    """Count writes without a yes at the start of the last message."""
+    broken, proposal, agreed = 0, "", False
+    for who, text in events:
+        if who == "agent":
+            proposal, agreed = text, False
+        elif who == "customer":
+            agreed = text.lower().startswith("yes")
+        else:
+            broken += not (agreed and text in proposal)
+            agreed = False
+    return broken
+
+
+@pytest.mark.parametrize(("module", "exercise", "wrong"), [
+    ("scale_out", "choose", lambda last, loads: last if last is not None and loads[last] else min((i for i, n in enumerate(loads) if n is not None), key=lambda i: loads[i])),
+    ("customer_service", "unconfirmed", starts_with_yes),
+    ("own_environment", "splits", functools.cache(lambda name: random.choices(["train", "val", "test"], [8, 1, 1])[0])),
+    ("code_repair", "pay", lambda hidden, examples, lines: np.mean(hidden) + all(hidden) * (2 - 0.1 * lines)),
+])  # fmt: skip
+def test_wrong_answers_that_look_right(module, exercise, wrong):
+    assert import_module(f"course.exercises.{module}").check(exercise, wrong).status == "wrong"
 
 
 def test_an_answer_that_lacks_a_return_or_is_async_is_told_so():
