@@ -60,21 +60,13 @@ def main(arguments: list[str]) -> int:
             stream.reconfigure(errors="replace")
     known = commands()
     name, *options = arguments or [""]
-    takes_options = name in known and bool(inspect.signature(known[name]).parameters)
-    if name in known and not takes_options and options in (["--help"], ["-h"]):
-        print(f"art-nb {name}: {inspect.getdoc(known[name])}")
-        return 0
-    if name in known and (takes_options or not options):
-        try:
-            return known[name](*options)
-        except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
-            print(f"art-nb {name}: {error}", file=sys.stderr)
-            return 1
+    if name in COMMANDS:
+        return COMMANDS[name](*options)  # they report their own errors
+    if name in known:
+        return _run_course_command(name, known[name], options)
     needs_help = arguments in (["--help"], ["-h"])
     out = sys.stdout if needs_help else sys.stderr
-    if name in known:
-        print(f"art-nb {name} takes no options; given: {' '.join(options)}", file=out)
-    elif name and not needs_help:
+    if name and not needs_help:
         print(f"no command {name!r}", file=out)
     print("usage: art-nb COMMAND, where COMMAND is one of", file=out)
     for name, command in known.items():
@@ -82,6 +74,20 @@ def main(arguments: list[str]) -> int:
     if not needs_help and len(known) == len(COMMANDS):
         print("The course's commands (lab, demo, test, ...) exist in its repository only, after `make setup`.", file=out)
     return 0 if needs_help else 2
+
+
+def _run_course_command(name: str, command: Command, options: list[str]) -> int:
+    if not options or inspect.signature(command).parameters:
+        try:
+            return command(*options)
+        except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
+            print(f"art-nb {name}: {error}", file=sys.stderr)
+            return 1
+    if options in (["--help"], ["-h"]):
+        print(f"art-nb {name}: {inspect.getdoc(command)}")
+        return 0
+    print(f"art-nb {name} takes no options; given: {' '.join(options)}", file=sys.stderr)
+    return 2
 
 
 def run() -> None:

@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import AsyncIterator
 from typing import Any
+from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import httpx
@@ -47,10 +48,16 @@ class RequestRefused(ValueError):
 class Connection:
     """Connection to one server.
 
-    url: its root, or its API for OpenAI's clients, at /v1. api_key: its token. patience: seconds to retry before giving up.
+    url: its root, or that of its API for OpenAI's clients, at /v1. api_key: its token. patience: seconds to retry before
+    giving up. Raises: ValueError for an address or a token that no request can have.
     """
 
     def __init__(self, url: str, api_key: str, patience: float) -> None:
+        address = urlsplit(url)
+        if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:  # .port checks its range
+            raise ValueError(f"url is {url!r}: expected something like http://127.0.0.1:8000")
+        if not api_key.isascii():
+            raise ValueError("the token has characters that an HTTP header cannot hold: expected ASCII")
         self.url, self.api_key, self.patience = url.rstrip("/").removesuffix("/v1"), api_key, patience
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 

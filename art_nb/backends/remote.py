@@ -76,8 +76,6 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         key = api_key or os.environ.get("ART_NB_TOKEN")
         if not key:
             raise ValueError("api_key: give the token that `art-nb serve` showed at its first start, or set ART_NB_TOKEN")
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"url is {url!r}: expected something like http://127.0.0.1:8000")
         self.connection = Connection(url, key, patience)
 
     async def close(self) -> None:

@@ -60,7 +60,7 @@ class VllmServer:
     """A vLLM server of one base model. It must see the checkpoint folders. Arguments: as of `VllmBackend`."""
 
     def __init__(self, url: str, api_key: str, patience: float):
-        self._connection = Connection(url.rstrip("/").removesuffix("/v1"), api_key, patience)
+        self._connection = Connection(url, api_key, patience)
         self.base = ""
         self.context = 0
         self._loading: dict[str, asyncio.Task[bytes]] = {}

@@ -44,7 +44,7 @@ def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
 
 
 def observation_text(source: str, result: Any) -> str:
-    """Return what a tool or `reset` returned as the text that a model reads: JSON for other values than text.
+    """Return an observation as the text that the model reads: JSON for values other than text.
 
     source: named in errors. Raises: BrokenEnvironment for what text cannot represent.
     """

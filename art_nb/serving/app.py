@@ -118,7 +118,7 @@ def serve(options: Sequence[str]) -> int:
         return 2
     for name, source in settings.base_models.items():
         if not Path(source).is_dir():
-            print(f"{name}: {source} is a name on the Hugging Face hub, as {Path.cwd()} has no such folder", flush=True)
+            print(f"{name}: {source} loads from the Hugging Face hub; {Path.cwd()} has no such folder", flush=True)
     if created:  # its digest is stored: the next start cannot show it
         print(f"token (shown only once): {created}", flush=True)
     try:

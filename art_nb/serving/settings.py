@@ -12,6 +12,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+LISTS = ("--base-models", "--origins", "--proxies")  # options with several values
 EXAMPLE = "qwen=Qwen/Qwen3-0.6B nano=data/nano"
 
 
@@ -39,7 +40,7 @@ class Settings(CommandSettings):
     base_models: Annotated[dict[str, str], NoDecode] = Field(
         {}, validate_default=True, description=f"required: models to train, NAME=FOLDER_OR_HUB_NAME ..., e.g. {EXAMPLE}"
     )
-    engine: Literal["auto", "unsloth", "transformers"] = Field("auto", description="what loads the models")
+    engine: Literal["auto", "unsloth", "transformers"] = Field("auto", description="loader of the models")
     seed: int = Field(0, description="seed of new adapters and of sampling")
     slots: int = Field(128, ge=1, description="conversations decoded at once, per model")
     cache_tokens: int = Field(2**19, ge=1, description="most tokens in the KV cache: slots times the longest; more wait")
@@ -73,14 +74,14 @@ class Settings(CommandSettings):
         return given
 
 
-def repeat_options(options: Sequence[str], names: Sequence[str] = ("--base-models", "--origins", "--proxies")) -> list[str]:
+def repeat_options(options: Sequence[str]) -> list[str]:
     """Rewrite `OPTION a b` as `OPTION a OPTION b`, the form that pydantic-settings parses."""
     repeated: list[str] = []
     option = ""
     for given in options:
         if given.startswith("-"):
             option = given.split("=")[0]
-        elif option in names and repeated[-1] != option:
+        elif option in LISTS and repeated[-1] != option:
             repeated.append(option)
         repeated.append(given)
     return repeated

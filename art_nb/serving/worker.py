@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
 from pydantic_settings import CliPositionalArg, SettingsConfigDict
@@ -155,14 +154,10 @@ def work(options: Sequence[str]) -> int:
     try:
         settings = WorkerSettings(_cli_parse_args=list(options))
         rollout = load_rollout(settings.rollout)
-        if not settings.url.startswith(("http://", "https://")):
-            raise ValueError(f"the address is {settings.url!r}: expected something like http://127.0.0.1:8000")
-        if urlsplit(settings.url).port == 0 or not settings.token.get_secret_value().isascii():  # .port checks its range
-            raise ValueError("expected a port from 1 to 65535, and a token of ASCII characters")
+        connection = Connection(settings.url, settings.token.get_secret_value(), settings.patience)
     except (ValueError, ImportError) as error:
         print(describe_error(error), file=sys.stderr)
         return 2
-    connection = Connection(settings.url, settings.token.get_secret_value(), settings.patience)
     worker = EpisodeWorker(connection, rollout, f"{platform.node()}-{os.getpid()}"[:100], settings.at_once)
     try:
         asyncio.run(worker.run())

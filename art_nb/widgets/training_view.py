@@ -149,11 +149,12 @@ class TrainingView(View):
         for key, (label, series) in TILES.items():
             if there := [metric for metric in series if metric in found]:
                 tiles.append({"key": key, "label": label, "series": there})
-        reasons = quiet_panels(self.history, found)
-        silent = [tile for tile in tiles if all(metric in reasons for metric in tile["series"])]
+        reasons = quiet_panels(self.history, [metric for tile in tiles for metric in tile["series"]])
         self.tiles = tiles
         self.quiet = {
-            tile["key"]: " ".join(dict.fromkeys(reasons[metric] for metric in tile["series"])) for tile in silent
+            tile["key"]: " ".join(dict.fromkeys(reasons[metric] for metric in tile["series"]))
+            for tile in tiles
+            if reasons.keys() >= {*tile["series"]}
         }
 
     def summary(self) -> str:
@@ -188,9 +189,9 @@ class TrainingView(View):
     def static_html(self) -> str:
         train, val = self._split()
         lines = []
-        named = {metric: tile["label"] for tile in self.tiles for metric in tile["series"][:1]}
-        also = {metric: metric.replace("_", " ") for tile in self.tiles for metric in tile["series"][1:]}
-        for key, name in {"reward": "reward", **named, **also}.items():
+        names = {metric: metric.replace("_", " ") for tile in self.tiles for metric in tile["series"]}
+        names |= {tile["series"][0]: tile["label"] for tile in self.tiles}
+        for key, name in {"reward": "reward", **names}.items():
             values = [row[key] for row in train if row.get(key) is not None] or [None]
             checks = [row[key] for row in val if row.get(key) is not None] or [None]
             lines.append([name, *map(number, (values[0], values[-1], checks[0], checks[-1]))])

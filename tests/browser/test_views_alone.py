@@ -1,4 +1,4 @@
-"""TrajectoryViewer and GroupView in Chromium without a kernel: what is selected is shown, and signal is told from none."""
+"""TrajectoryViewer and GroupView in Chromium without a kernel: the selected trajectory, boards, rewards, themes."""
 
 from __future__ import annotations
 

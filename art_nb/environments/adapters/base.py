@@ -28,6 +28,12 @@ def extra(module: str, name: str) -> Any:
         raise ImportError(f"{module} is not installed: pip install 'art-nb[{name}]'") from error
 
 
+async def awaited(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function, and await its result if it is async."""
+    result = function(*args, **kwargs)
+    return await result if inspect.isawaitable(result) else result
+
+
 def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call") -> type:
     """Return a subclass of `base` with a method for each tool, which TRL lists and `rollout_environment` calls.
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
-from art_nb.environments.adapters.base import extra
+from art_nb.environments.adapters.base import awaited, extra
 from art_nb.environments.contract import environment_tools, observation_text
 from art_nb.environments.tools import parse_arguments
 
@@ -32,8 +31,7 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
     async def call_tool(context: Any, params: Any) -> Any:
         try:
             arguments = parse_arguments(tools.values(), params.name, params.arguments or {})
-            result = getattr(environment, params.name)(**arguments)
-            result = await result if inspect.isawaitable(result) else result
+            result = await awaited(getattr(environment, params.name), **arguments)
             text, failed = observation_text(params.name, result), False
         except Exception as error:  # the client's model reads what was wrong
             text, failed = str(error), True

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from art_nb.environments.adapters.base import extra, with_tools
+from art_nb.environments.adapters.base import awaited, extra, with_tools
 from art_nb.environments.adapters.mcp import Connecting
 
 
@@ -124,7 +123,7 @@ class VerifiersEnvironment(AbstractContextManager):
         self._add(vf.AssistantMessage(tool_calls=[vf.ToolCall(id=call, name=name, arguments=written)]), sampled=True)
         self._add(vf.ToolMessage(tool_call_id=call, name=name, content=text))
         for stop in self._task.hooks("stop"):
-            self._over = self._over or bool(self._portal.call(partial(_awaited, stop, self._trace)))
+            self._over = self._over or bool(self._portal.call(partial(awaited, stop, self._trace)))
         return text
 
     def answer(self, text: str) -> str:
@@ -162,8 +161,3 @@ class VerifiersEnvironment(AbstractContextManager):
 
     def __exit__(self, *error: Any) -> None:
         self._stack.close()
-
-
-async def _awaited(function: Any, trace: Any) -> Any:
-    result = function(trace)
-    return await result if inspect.isawaitable(result) else result

@@ -34,7 +34,6 @@ class MountedWidget {
 const curve = new MountedWidget(byId("curve"), training);
 const trajectories = new MountedWidget(byId("trajectories"), viewer);
 let [socket, selected, delay, reconnecting, shownFacts] = [null, null, 1, null, ""];
-let shownBodies = null;
 let counted = { tokens: 0, seconds: 0 };  // sampled before the last message
 
 function showLink(text, lost = false) {
@@ -48,7 +47,6 @@ function select(id) {
   selected = id;
   curve.clear();
   trajectories.clear();
-  shownBodies = null;
   byId("newer").hidden = true;
   if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ watch: id }));  // else it is sent on opening
 }
@@ -101,12 +99,12 @@ function showModels(models) {
 }
 
 function showTrajectories(values) {
-  if (values.bodies === shownBodies) return;  // sent again after a reconnection
-  const packed = values.bodies;
-  const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
+  if (trajectories.model?.get("packed") === values.bodies) return;  // sent again after a reconnection
+  values.packed = values.bodies;
+  const bytes = Uint8Array.from(atob(values.packed), (letter) => letter.charCodeAt(0));
   values.bodies = new DataView(bytes.buffer);
   const button = byId("newer");
-  const open = () => { button.hidden = true; shownBodies = packed; trajectories.clear(); trajectories.show(values); };
+  const open = () => { button.hidden = true; trajectories.clear(); trajectories.show(values); };
   if (!trajectories.model) { open(); return; }
   button.textContent = `Show step ${values.index[0].step}`;  // a trajectory that is being read stays open
   button.onclick = open;

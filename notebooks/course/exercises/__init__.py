@@ -45,7 +45,7 @@ class Exercise:
     observe: returns the value to compare: (function, inputs) -> numbers, tensors, strings, or lists of them. By default the
       function's result; another one may include a gradient.
     accept: (answer) -> what is wrong with it, or None. Replaces the comparison where many answers are right.
-    observed: what `observe` returns, for the hint, if it is not the function's result.
+    observed: name of the value that `observe` returns, for the hint; "" for the function's result.
     """
 
     right: Any
@@ -63,7 +63,7 @@ class Exercise:
         """Return what `observe` gives for an answer on each case."""
         if not callable(answer):
             return [answer]
-        return [self.observe(answer, inputs) for inputs in self.inputs()]
+        return [_call(self.observe, answer, inputs) for inputs in self.inputs()]
 
     def check(self, answer: Any) -> CheckResult:
         """Return the verdict on an answer. If it raises, it is wrong, and the verdict names exception, line and input."""
@@ -73,20 +73,13 @@ class Exercise:
             wanted = "a function (`def`)" if callable(self.right) else f"a value like {type(self.right).__name__}"
             given = "one that is async" if callable(answer) and callable(self.right) else type(answer).__name__
             return CheckResult("wrong", f"Not yet. Expected {wanted}, got {given}.")
-        inputs: tuple | None = None
+        plain = lambda function, inputs: function(*inputs)  # noqa: E731
         try:
-            empty = callable(answer)
-            for inputs in self.inputs() if callable(answer) else ():
-                shown = show(inputs)  # before the answer changes them
-                empty = _empty(answer(*inputs)) and empty
-                if self.accept and not empty:
-                    break
-            inputs = None
-            if empty:
+            if callable(answer) and all(_empty(_call(plain, answer, inputs)) for inputs in self.inputs()):
                 return _nothing_returned(answer)
             hint = self.accept(answer) if self.accept else self._hint(self.seen(answer))
         except (Exception, NeverEnds) as error:  # the learner's code may raise anything
-            place = _line(error, answer) + (f", for the input\n{shown}" if inputs else "")
+            place = "".join([_line(error, answer), *getattr(error, "__notes__", [])])
             return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}{place}")
         return CheckResult("wrong", f"Not yet. {hint}") if hint else CheckResult("right", "Right.")
 
@@ -108,6 +101,16 @@ class NeverEnds(BaseException):
     """The answer goes on without an end. No `except Exception` of the answer catches it."""
 
 
+def _call(observe: Callable[[Callable, tuple], Any], answer: Callable, inputs: tuple) -> Any:
+    """Return what `observe` gives, or add the input to the exception."""
+    shown = show(inputs)  # before the answer changes them
+    try:
+        return observe(answer, inputs)
+    except Exception as error:
+        error.add_note(f", for the input\n{shown}")
+        raise
+
+
 def _empty(value: Any) -> bool:
     return value is None or value is ...
 
@@ -121,7 +124,7 @@ def _nothing_returned(answer: Callable) -> CheckResult:
 
 
 def _line(error: BaseException, answer: Any) -> str:
-    """Return where in the answer's own code an error was raised; "" when it was elsewhere."""
+    """Return the line of the answer's code that raised an error; "" when other code did."""
     file = getattr(getattr(answer, "__code__", None), "co_filename", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" (line {lines[-1]} of its cell)" if lines else ""
