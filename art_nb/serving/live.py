@@ -20,7 +20,7 @@ from art_nb.storage.run_log import RunLog
 
 UI = Path(__file__).with_name("ui")
 INTERVAL = 1.0  # seconds between two updates of a page
-MAX_TRAJECTORIES = 128
+MAX_TRAJECTORIES = 128  # of a step; the page says how many there are
 
 
 @cache
@@ -117,7 +117,8 @@ class PageUpdates:
             messages.append({"model": model, "training": _training_view(log.rows(), model, text)})
         step = max((int(path.stem) for path in (folder / "trajectories/train").glob("*.jsonl")), default=None)
         if step is not None and self._is_new("step", (model, step)) and (records := log.records("train", step)):
-            messages.append({"model": model, "trajectories": _trajectory_viewer(records[:MAX_TRAJECTORIES])})
+            viewer = _trajectory_viewer(records[:MAX_TRAJECTORIES])
+            messages.append({"model": model, "trajectories": {**viewer, "total": len(records)}})
         return messages
 
     def _is_new(self, kind: str, value: Any) -> bool:

@@ -68,9 +68,12 @@ class Settings(CommandSettings):
         if not given:
             raise ValueError(f"no base model to serve; name at least one: --base-models {EXAMPLE} (or ART_NB_BASE_MODELS)")
         for name, source in given.items():
-            if not name or not source or not (Path(source).is_dir() or HUB_NAME.fullmatch(source)):
+            folder = Path(source)
+            if not name or not source or not (folder.is_dir() or HUB_NAME.fullmatch(source)):
                 found = f"{name}={source}" if source else name
                 raise ValueError(f"{found}: expected NAME=FOLDER of an existing folder, or NAME=HUB_NAME, e.g. {EXAMPLE}")
+            if folder.is_dir() and not any((folder / f"{kind}config.json").exists() for kind in ("", "adapter_")):
+                raise ValueError(f"{name}={source}: the folder has neither config.json (a model) nor adapter_config.json")
         return given
 
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.browser
 expect.set_options(timeout=60_000)  # the page reconnects after up to ten seconds, and the server takes a while to start
 
 
-def train(server, base, path, name="m"):
+def train(server, base, path, name="m", size=3):
     """Train one step, in another thread: Playwright's event loop runs in this one."""
 
     async def step():
@@ -27,7 +27,7 @@ def train(server, base, path, name="m"):
             config = {"peft_args": {"r": 4, "lora_alpha": 8}}
             model = art.TrainableModel(name=name, project="p", base_model=str(base), _internal_config=config)
             await model.register(backend)
-            groups = await gather(model, await model.get_step(), groups=2, size=3)
+            groups = await gather(model, await model.get_step(), groups=2, size=size)
             await model.train(groups, art.TrainConfig(learning_rate=5e-2))
 
     with ThreadPoolExecutor() as pool:
@@ -52,10 +52,12 @@ def test_the_page_follows_the_server(page, shot, tiny_base, tmp_path):
         page.locator("#newer").focus()
         page.keyboard.press("Enter")
         expect(page.locator("#trajectories .an-viewer")).to_contain_text("step 2, group 0, trajectory 0")
-        train(server, tiny_base, tmp_path, "second")
+        expect(page.locator("#shown")).to_have_text("")
+        train(server, tiny_base, tmp_path, "second", size=65)
         page.locator("#model-buttons button", has_text="p/second").press("Enter")
         expect(page.locator("#model-buttons button", has_text="p/second")).to_have_attribute("aria-pressed", "true")
         expect(page.locator("#curve .an-training")).to_have_attribute("data-steps", "1")
+        expect(page.locator("#shown")).to_have_text("The first 128 of the step's 130 trajectories.")
         shot(page, "dashboard")
         server.kill()
         expect(page.locator("#link")).to_have_class("lost")

@@ -127,6 +127,26 @@ def test_without_temperature_1_only_the_best_plays_the_test():
     assert [t for scenario, t in played if scenario == "test"] == [0.3]
 
 
+def test_all_that_needs_no_choice_is_played_at_once():
+    started, release = [], asyncio.Event()
+
+    async def play(scenario, temperature):
+        started.append((scenario, temperature))
+        await release.wait()
+        return temperature == 0.5
+
+    async def main():
+        task = asyncio.create_task(measure(play, ["val"], ["test"]))
+        await asyncio.sleep(0.01)
+        waiting = set(started)
+        release.set()
+        return waiting, await task
+
+    waiting, found = asyncio.run(main())
+    assert waiting == {("val", 1.0), ("val", 0.5), ("val", 0.3), ("val", 0.0), ("test", 1.0)}
+    assert started[-1] == ("test", 0.5) and (found.t1, found.best) == ([False], [True])
+
+
 @pytest.mark.parametrize("n", [40, 48, 60, 300, 448, 500])
 @pytest.mark.parametrize("success", [0, 1])
 def test_the_interval_contains_the_share(n, success):

@@ -168,6 +168,9 @@ def test_settings_come_from_options_environment_and_env_file_and_hide_the_token(
 def test_base_models_are_folders_or_hub_names_and_at_least_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b, c=d").mkdir()
+    (tmp_path / "a b, c=d/adapter_config.json").write_text("{}")
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "data").mkdir()
     sources = {"qwen": "Qwen/Qwen3-0.6B", "nano": f"{tmp_path}"}
     pairs = [f"{name}={source}" for name, source in sources.items()]
     for options in (["--base-models", *pairs, "--port", "1"], [f"--base-models={pairs[0]}", pairs[1]], ["--base-models", ",".join(pairs)]):
@@ -179,6 +182,7 @@ def test_base_models_are_folders_or_hub_names_and_at_least_one(tmp_path, monkeyp
     for options, message in (
         ([], "no base model to serve; name at least one: --base-models qwen="), (["--base-models", "nano"], "nano: expected NAME=FOLDER"),
         (["--base-models", "nano=/not/here"], "nano=/not/here: expected NAME=FOLDER"), (["--base-models", "=a"], "expected NAME=FOLDER"),
+        (["--base-models", "nano=data"], "nano=data: the folder has neither config.json"),  # also a hub name
     ):  # fmt: skip
         assert serve(options) == 2
         assert message in capsys.readouterr().err

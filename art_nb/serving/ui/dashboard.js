@@ -48,6 +48,7 @@ function select(id) {
   curve.clear();
   trajectories.clear();
   byId("newer").hidden = true;
+  byId("shown").textContent = "";
   if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify({ watch: id }));  // else it is sent on opening
 }
 
@@ -104,7 +105,13 @@ function showTrajectories(values) {
   const bytes = Uint8Array.from(atob(values.packed), (letter) => letter.charCodeAt(0));
   values.bodies = new DataView(bytes.buffer);
   const button = byId("newer");
-  const open = () => { button.hidden = true; trajectories.clear(); trajectories.show(values); };
+  const [shown, total] = [values.index.length, values.total];
+  const open = () => {
+    button.hidden = true;
+    trajectories.clear();
+    trajectories.show(values);
+    byId("shown").textContent = shown < total ? `The first ${shown} of the step's ${total} trajectories.` : "";
+  };
   if (!trajectories.model) { open(); return; }
   button.textContent = `Show step ${values.index[0].step}`;  // a trajectory that is being read stays open
   button.onclick = open;
