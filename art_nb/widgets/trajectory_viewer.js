@@ -119,7 +119,7 @@ function render({ model, el }) {
   const move = h("p", { class: "an-move" });
   const chance = h("i");
   const slider = h("input", {
-    type: "range", min: 0, value: 0, "aria-label": hasBoards ? "move" : "turn",
+    type: "range", min: 0, value: 0, "aria-label": hasBoards ? "move" : "message",
     oninput: () => { pause(); goTo(Number(slider.value)); },
   });
   const playButton = iconButton("play", "▶", () => (state.timer ? pause() : play()));
@@ -164,7 +164,7 @@ function render({ model, el }) {
   const taskBox = typeof taskPane === "function" ? taskPane((i) => { pause(); goTo(i); }) : { box: h("div", {}) };
   const asPane = () => pane != null && state.as === "pane";
   const showAs = h("div", { class: "an-toggle", role: "group", "aria-label": "Show as" },
-    ...[["pane", model.get("pane")], ["tokens", "turns and tokens"]].map(([key, text]) => h("button", {
+    ...[["pane", model.get("pane")], ["tokens", "messages and tokens"]].map(([key, text]) => h("button", {
       type: "button", "data-as": key, onclick: () => { const turn = stops[state.stop]?.turn; state.as = key; arrange(); goToTurn(turn); },
     }, text)));
 
@@ -346,7 +346,7 @@ function render({ model, el }) {
     h("div", { class: "an-conversation" }, h("div", { class: "an-tools" }, showAs, colours), taskBox.box, talk));
   root.classList.toggle("an-with-pane", model.get("pane") !== "");
   root.tabIndex = 0;
-  root.setAttribute("aria-label", "Trajectory viewer. Left and right: turn. Up and down: trajectory. Space: play.");
+  root.setAttribute("aria-label", "Trajectory viewer. Left and right: message or move. Up and down: trajectory. Space: play.");
   root.prepend(
     h("div", { class: "an-side" },
       h("div", { class: "an-filters" }, stepBox.field, groupBox.field, sortBox.field,

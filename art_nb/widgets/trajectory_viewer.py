@@ -23,7 +23,7 @@ CHUNK = 8  # trajectories compressed together: the browser decompresses a chunk 
 
 @dataclass(frozen=True)
 class TaskPane:
-    """A task's own view of a trajectory, shown instead of turns and tokens; for `TrajectoryViewer.task_pane`.
+    """A task's own view of a trajectory, shown instead of messages and tokens; for `TrajectoryViewer.task_pane`.
 
     name: label of its button.
     data: record -> JSON data with a list "steps", each with "turn" and "result", the indices of its turns; None: no pane.
@@ -110,7 +110,7 @@ class TrajectoryViewer(View):
             row, body = self._extremes[name]
             axes = fig.add_subplot(grid[place, 1])
             style_axes(axes, f"{name}: reward {number(row['reward'])}, step {row['step']}, group {row['group']}, "
-                       f"trajectory {row['index']}, {row['turns']} turns")  # fmt: skip
+                       f"trajectory {row['index']}, {row['turns']} messages")  # fmt: skip
             _strip(axes, body, self.task_pane.lines(body["pane"]) if self.task_pane and "pane" in body else None)
         return png(fig)
 
@@ -120,7 +120,8 @@ class TrajectoryViewer(View):
         keys = ["step", "group", "index", "reward", "advantage", "turns", *(["kind"] if self._kinds else [])]
         shown = {"reward": number, "advantage": number}
         rows = [[shown.get(key, str)(row[key]) for key in keys] for row in some]
-        return table(["trajectory" if key == "index" else key for key in keys], rows)
+        heads = {"index": "trajectory", "turns": "messages"}
+        return table([heads.get(key, key) for key in keys], rows)
 
 
 def _index_row(record: dict, at: list[int], kind: Callable[[dict], str] | None) -> dict:

@@ -83,7 +83,7 @@ def check_the_way_from_query_to_answer(viewer, shot):
     expect(reader).to_have_attribute("data-mail", "m1")
     expect(reader.locator("mark").first).to_have_text("Falcon")
 
-    viewer.get_by_role("button", name="turns and tokens").click()
+    viewer.get_by_role("button", name="messages and tokens").click()
     expect(viewer.locator(".an-mailbox")).to_be_hidden()
     expect(viewer.locator(".an-turn.an-now").first).to_contain_text("read_email")
     viewer.get_by_role("button", name="mail", exact=True).click()
@@ -108,7 +108,7 @@ def check_outcomes_and_kinds(viewer, shot):
     expect(viewer.locator(".an-where")).to_have_text("")
     show(viewer, 7)
     expect(viewer.locator(".an-mailbox")).to_be_hidden()
-    expect(viewer.get_by_role("button", name="turns and tokens")).to_be_hidden()
+    expect(viewer.get_by_role("button", name="messages and tokens")).to_be_hidden()
 
     buttons = viewer.get_by_role("group", name="Kind").get_by_role("button")
     assert [button.inner_text().split("\n")[0] for button in buttons.all()][1:3] == ["malformed", f"{HOSTILE} {LONG}"]
