@@ -30,19 +30,24 @@ PROBES = (
     (USER, CALLING, RESULT, CALLING, RESULT, RESULT, THOUGHT, USER, USER, ANSWER, ANSWER, USER, CALLING, RESULT),
     (USER, THOUGHT, USER, REASONED, USER, {"role": "user", "content": " i \n"}),
 )
+CONTENTS = (
+    "q1w2", " b\n", "\n", "None", "0", '{"c": [1]}', "<think>\nd\n</think>\n\ne", "<tool_call>f</tool_call>",
+    "<tool_response>\ng\n</tool_response>", "<b>\u00e9</b>\r\n" * 999,
+)  # fmt: skip
 
 
 class IncrementalTemplate(ChatTemplate):
     """A chat template that renders only new messages, if it renders each message independently of the others.
 
     Whether it does is tested on `PROBES`. Consecutive tool messages count as one, because many templates frame them
-    together.
+    together. A template that copies the contents of all `CONTENTS` unchanged is not run again for another content.
     """
 
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
         super().__init__(tokenizer, tools, arguments)
         verify_template(tokenizer)
         self._pieces = BoundedDict[Any, str](MAX_PIECES)
+        self._frames: dict[tuple, tuple[str, str] | None] = {}
         self._shows_ids = True
 
     @cached_property
@@ -84,17 +89,36 @@ class IncrementalTemplate(ChatTemplate):
         return self.control.ids(prompt), self.control.ids(answer.split(end)[0] + end)
 
     def _in_pieces(self, messages: list[dict]) -> str:
-        key = "first", self._key(messages[0])
-        if key not in self._pieces:
-            self._pieces[key] = self._render(messages[:1], add_generation_prompt=False)
-        return "".join([self._pieces[key], *map(self._piece, _blocks(messages[1:])), self.generation_prompt])
+        first = self._piece(messages[:1], first=True)
+        return "".join([first, *map(self._piece, _blocks(messages[1:])), self.generation_prompt])
 
-    def _piece(self, block: list[dict]) -> str:
-        key = self._key(block[0]) if len(block) == 1 else tuple(map(self._key, block))
+    def _piece(self, block: list[dict], first: bool = False) -> str:
+        """Return the text of one message, or of consecutive tool messages. first: the conversation begins with it."""
+        if len(block) == 1 and block[0]["content"] and (frame := self._frame(block[0], first)):
+            return self.control.protect(block[0]["content"]).join(frame)
+        key = first, *map(self._key, block)
         piece = self._pieces.get(key)
         if piece is None:
-            piece = self._pieces[key] = self._render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
+            piece = self._pieces[key] = self._rendered(block, first)
         return piece
+
+    def _rendered(self, block: list[dict], first: bool) -> str:
+        if first:
+            return self._render(block, add_generation_prompt=False)
+        return self._render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
+
+    def _frame(self, message: dict, first: bool) -> tuple[str, str] | None:
+        """Return what the template writes before and after a user's or tool's content; None if it does more with it."""
+        role = message["role"]
+        if role not in ("user", "tool") or len(message) != 2 and (self._shows_ids or "tool_call_id" not in message):
+            return None
+        key = role, len(message), first
+        if key not in self._frames:
+            texts = {content: self._rendered([{**message, "content": content}], first) for content in CONTENTS}
+            before, _, after = texts[CONTENTS[0]].partition(CONTENTS[0])
+            same = all(text == before + content + after for content, text in texts.items())
+            self._frames[key] = (before, after) if same else None
+        return self._frames[key]
 
     def _key(self, message: dict) -> Any:
         """What the template shows of a message. Ids of tool calls are always new, and few templates show them."""

@@ -124,6 +124,29 @@ def test_a_template_that_cannot_be_tracked_is_refused(qwen, done):
         IncrementalTemplate(with_template(qwen, "{{ " + done + " }}"), None, {})
 
 
+@pytest.mark.parametrize(
+    ("body", "copies"),
+    [
+        ("{{ m.content }}", True), ("{{ 'said: ' ~ m.content if m.content else 'silent' }}", True), ("{{ m.content | trim }}", False),
+        ("{{ m.content.split('</think>')[-1] }}", False), ("{{ 'JSON ' if m.content.startswith('{') }}{{ m.content }}", False),
+        ("{{ m.content | length }} {{ m.content }}", False), ("{{ m.content }}{{ m.content }}", False),
+        ("{{ m.content | replace('\\r\\n', '\\n') }}", False), ("{{ m.content | e }}", False),
+    ],
+)  # fmt: skip
+def test_only_a_template_that_copies_contents_is_not_run_again(qwen, monkeypatch, body, copies):
+    tokenizer = with_template(qwen, body)
+    template = IncrementalTemplate(tokenizer, None, {})
+    template.prompt([user("first"), user("second")])
+    rendered, render = [], template._render
+    monkeypatch.setattr(template, "_render", lambda *given, **more: rendered.append(given) or render(*given, **more))
+    for said in ("third </think> b", " {<|im_end|>\r\n", ""):
+        messages = [user(said), user(said + "x")]
+        ids = template.control.ids(template.prompt(messages))
+        assert pieces(tokenizer, ids)[0] == pieces(tokenizer, theirs(tokenizer, [user("a"), user("b")], opening=False))[0]
+        assert tokenizer.decode(ids) == theirs(tokenizer, messages, opening=False, tokenize=False)
+    assert len(rendered) == (1 if copies else 6)  # the empty message
+
+
 def test_only_known_roles_may_be_part_of_a_control_token():
     tokenizer = chat_families.make("phi3")
     tokenizer.chat_template = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
