@@ -189,8 +189,8 @@ class TrainingView(View):
     def static_html(self) -> str:
         train, val = self._split()
         lines = []
-        names = {metric: metric.replace("_", " ") for tile in self.tiles for metric in tile["series"]}
-        names |= {tile["series"][0]: tile["label"] for tile in self.tiles}
+        panels = [(tile["label"], i, metric) for tile in self.tiles for i, metric in enumerate(tile["series"])]
+        names = {metric: f"{label}, {metric.partition('_')[0]}" if i else label for label, i, metric in panels}
         for key, name in {"reward": "reward", **names}.items():
             values = [row[key] for row in train if row.get(key) is not None] or [None]
             checks = [row[key] for row in val if row.get(key) is not None] or [None]
