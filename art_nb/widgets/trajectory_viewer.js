@@ -342,7 +342,7 @@ function render({ model, el }) {
   const main = h("div", { class: hasBoards ? "an-main an-with-board" : "an-main" },
     h("div", { class: "an-top" }, heading, facts),
     h("div", { class: "an-game" }, ...game, controls,
-      h("p", { class: "an-muted an-keys" }, "← → turn   ↑ ↓ trajectory   space play")),
+      h("p", { class: "an-muted an-keys" }, `← → ${hasBoards ? "move" : "message"}   ↑ ↓ trajectory   space play`)),
     h("div", { class: "an-conversation" }, h("div", { class: "an-tools" }, showAs, colours), taskBox.box, talk));
   root.classList.toggle("an-with-pane", model.get("pane") !== "");
   root.tabIndex = 0;
