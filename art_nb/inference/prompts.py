@@ -114,7 +114,10 @@ class IncrementalTemplate(ChatTemplate):
             return None
         key = role, len(message), first
         if key not in self._frames:
-            texts = {content: self._rendered([{**message, "content": content}], first) for content in CONTENTS}
+            try:
+                texts = {content: self._rendered([{**message, "content": content}], first) for content in CONTENTS}
+            except RequestError:  # it refuses one of them, or the role
+                texts = {CONTENTS[0]: ""}
             before, _, after = texts[CONTENTS[0]].partition(CONTENTS[0])
             same = all(text == before + content + after for content, text in texts.items())
             self._frames[key] = (before, after) if same else None

@@ -147,6 +147,14 @@ def test_only_a_template_that_copies_contents_is_not_run_again(qwen, monkeypatch
     assert len(rendered) == (1 if copies else 6)  # the empty message
 
 
+def test_a_template_that_refuses_some_contents_renders_the_others(qwen):
+    tokenizer = with_template(qwen, "{% if m.content == '0' %}{{ raise_exception('no zeros') }}{% endif %}{{ m.content }}")
+    template, messages = IncrementalTemplate(tokenizer, None, {}), [user("first"), user("second")]
+    assert template.by_message and template.control.ids(template.prompt(messages)) == theirs(tokenizer, messages, opening=False)
+    with pytest.raises(RequestError, match="no zeros"):
+        template.prompt([user("first"), user("0")])
+
+
 def test_only_known_roles_may_be_part_of_a_control_token():
     tokenizer = chat_families.make("phi3")
     tokenizer.chat_template = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"
