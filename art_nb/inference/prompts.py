@@ -6,6 +6,7 @@ prompt that continues it begins with them. All texts here are protected: see `co
 
 import json
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
@@ -114,13 +115,12 @@ class IncrementalTemplate(ChatTemplate):
             return None
         key = role, len(message), first
         if key not in self._frames:
-            try:
+            self._frames[key] = None
+            with suppress(RequestError):  # it refuses one of the contents, or the role
                 texts = {content: self._rendered([{**message, "content": content}], first) for content in CONTENTS}
-            except RequestError:  # it refuses one of them, or the role
-                texts = {CONTENTS[0]: ""}
-            before, _, after = texts[CONTENTS[0]].partition(CONTENTS[0])
-            same = all(text == before + content + after for content, text in texts.items())
-            self._frames[key] = (before, after) if same else None
+                before, _, after = texts[CONTENTS[0]].partition(CONTENTS[0])
+                if all(text == before + content + after for content, text in texts.items()):
+                    self._frames[key] = before, after
         return self._frames[key]
 
     def _key(self, message: dict) -> Any:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from art_nb.storage.checkpoints import holds_model
+
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 LISTS = ("--base-models", "--origins", "--proxies")  # options with several values
 EXAMPLE = "qwen=Qwen/Qwen3-0.6B nano=data/nano"
@@ -72,7 +74,7 @@ class Settings(CommandSettings):
             if not name or not source or not (folder.is_dir() or HUB_NAME.fullmatch(source)):
                 found = f"{name}={source}" if source else name
                 raise ValueError(f"{found}: expected NAME=FOLDER of an existing folder, or NAME=HUB_NAME, e.g. {EXAMPLE}")
-            if folder.is_dir() and not any((folder / f"{kind}config.json").exists() for kind in ("", "adapter_")):
+            if folder.is_dir() and not holds_model(folder):
                 raise ValueError(f"{name}={source}: the folder has neither config.json (a model) nor adapter_config.json")
         return given
 

@@ -45,6 +45,11 @@ def step_folder(directory: Path, step: int) -> Path:
     return directory / f"{step:04d}"
 
 
+def holds_model(folder: Path) -> bool:
+    """Whether a folder holds a model or an adapter, as transformers and PEFT write them."""
+    return any((folder / name).exists() for name in ("config.json", "adapter_config.json"))
+
+
 def list_checkpoints(directory: Path) -> list[int]:
     """Return the steps that have a checkpoint, ascending; none when the directory does not exist. Changes nothing."""
     entries = directory.iterdir() if directory.exists() else ()

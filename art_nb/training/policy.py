@@ -28,6 +28,7 @@ from transformers.utils import logging  # noqa: E402
 from trl import GRPOTrainer, SFTTrainer  # noqa: E402, F401
 
 from art_nb.inference.policies import MultiLoraModel, NamedPolicy  # noqa: E402
+from art_nb.storage.checkpoints import holds_model  # noqa: E402
 from art_nb.training import sampling_models  # noqa: E402
 from art_nb.training.precision import dtype_on_cpu, dtype_on_gpu  # noqa: E402
 
@@ -164,7 +165,7 @@ def _model_name(base_model: str | os.PathLike) -> str:
     if not is_a_path and not Path(name).exists():
         return name
     folder = Path(name).expanduser()
-    if not (folder / "config.json").exists() and not is_adapter(folder):
+    if not holds_model(folder):
         raise FileNotFoundError(
             f"no model at {name!r}: expected a folder with config.json (a checkpoint) or adapter_config.json "
             "(an adapter), or the name of a model on the Hugging Face hub"
