@@ -128,15 +128,16 @@ async def evaluate(
     name: the model's, for the printed line. metric: 1 for a success.
     """
     found: dict[tuple[int, float], Metrics] = {}
+    numbered = list(enumerate([*held_out, *validation]))  # a scenario may be in both
 
-    async def succeeds(scenario: S, temperature: float) -> float:
-        found[id(scenario), temperature] = metrics = (await play(scenario, temperature)).metrics
+    async def succeeds(scenario: tuple[int, S], temperature: float) -> float:
+        found[scenario[0], temperature] = metrics = (await play(scenario[1], temperature)).metrics
         return metrics[metric]
 
-    measured = await comparison.measure(succeeds, validation, held_out)
+    measured = await comparison.measure(succeeds, numbered[len(held_out) :], numbered[: len(held_out)])
     at_one, at_best = comparison.share(measured.t1), comparison.share(measured.best)
     say(f"{name}, {metric}: {at_one} at temperature 1, {at_best} at {measured.temperature:g}")
-    return measured, [found[id(scenario), measured.temperature] for scenario in held_out]
+    return measured, [found[number, measured.temperature] for number in range(len(held_out))]
 
 
 def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int]) -> dict[str, dict[str, float]]:

@@ -9,6 +9,8 @@ import sys
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 
@@ -131,6 +133,20 @@ def test_rise_of_generated_tasks_and_lakes(capsys):
     table = printed(capsys, "rise_reasoning_gym", partial(rise_reasoning_gym.table, str(BASE), ["products"], 2))
     assert list(table["tasks"]) == ["products", "products, 4 examples"]
     assert table["tasks"]["products"].keys() == {"T = 1", "T = 0.5", "T = 0.3", "T = 0", "pass@8", "rule"}
+
+
+def test_a_scenario_for_validation_and_for_the_test_has_the_metrics_of_its_test():
+    calls = count()
+
+    async def play(_: str, temperature: float) -> SimpleNamespace:
+        call = next(calls)
+        await asyncio.sleep(0 if call > 8 else 0.2 - 0.02 * call)  # what is played first ends last
+        return SimpleNamespace(metrics={"won": int(call in (0, 1, 8)), "call": call})
+
+    questions = ["first", "second"]
+    measured, metrics = asyncio.run(rising.evaluate("agent", play, "won", questions, questions))
+    assert measured.temperature == 1 and [m["won"] for m in metrics] == measured.best == [1, 0]
+    assert [m["call"] for m in metrics] == [8, 9]  # after four temperatures on validation
 
 
 def test_rise_of_the_real_model(capsys):
