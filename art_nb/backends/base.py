@@ -48,7 +48,10 @@ class RegisteredModel:
         self._counted = self.sampled()
 
     def rollout_metrics(self) -> dict[str, float]:
-        """Return seconds and throughput of sampling since the last `count_from_here`; {} if nothing was sampled."""
+        """Return seconds and throughput of sampling since the last `count_from_here`; {} if nothing was sampled.
+
+        In process this is the last gather call, as long as no other one was running when it began.
+        """
         tokens, seconds = (now - then for now, then in zip(self.sampled(), self._counted, strict=True))
         if not seconds:
             return {}

@@ -160,6 +160,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         policy = self.named_policy(loaded, model)
         if loaded.gather_resets.should_reset(loaded.sampler.decoder.idle):
             loaded.sampler.forget()
+            loaded.count_from_here()
         return await loaded.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
 
     def named_policy(self, loaded: LoadedModel, name: str | None) -> NamedPolicy:

@@ -98,6 +98,20 @@ def assert_unchanged(before, after):
     assert before[1:] == after[1:]
 
 
+def test_the_seconds_of_a_step_are_those_of_its_gather_call(base, tmp_path):
+    async def main():
+        model = await registered(base, tmp_path)
+        await asyncio.gather(*(rollout(model, f"before {i}") for i in range(12)))
+        for step in range(2):
+            groups = await gather(model, step)
+            row = (await model.train(groups, TrainConfig())).metrics
+            sampled = sum(len(choice.token_ids) for group in groups for t in group for choice in t.choices())
+            assert row["rollout_s"] * row["rollout_tokens_per_s"] == pytest.approx(sampled)
+            await asyncio.gather(*(rollout(model, f"between {i}") for i in range(12)))
+
+    asyncio.run(main())
+
+
 def test_a_step_reports_all_metrics(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)
