@@ -29,7 +29,7 @@ def draw_strips(axes, train: list[dict]) -> None:
         if group:
             _draw_group(axes, i, group, placed[i], step, radius, silent[i])
     axes.set_xlim(-0.6, len(groups) - 0.4)
-    legend = f"blue above the mean, orange below; {sum(silent) or 'none'} of {len(groups)} all equal (ring)"
+    legend = f"blue above the mean, orange below\n{sum(silent) or 'none'} of {len(groups)} groups all equal (ring)"
     axes.set_xlabel(legend, fontsize=7.5, color=GREY)
 
 
