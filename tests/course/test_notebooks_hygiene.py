@@ -87,6 +87,17 @@ def test_a_code_cell_fits_a_screen(path):
 
 
 @each_notebook
+def test_a_text_can_be_read_at_a_glance(path):
+    """Without tables, code, formulas and what is folded away. Folds need blank lines, or their text is not drawn as markdown."""
+    for i, cell in enumerate(read(path).cells[1:], 1):
+        if cell.cell_type == "markdown":
+            visible = re.sub(r"<details>.*?</details>|```.*?```|\$\$.*?\$\$|^\|.*?$", "", cell.source, flags=re.DOTALL | re.MULTILINE)
+            assert len(visible.split()) <= 220, f"cell {i}: fold away what a first reader does not need, or split the cell"
+            for fold in re.findall(r"</summary>.*?</details>", cell.source, flags=re.DOTALL):
+                assert fold.startswith("</summary>\n\n") and fold.endswith("\n\n</details>"), f"cell {i}"
+
+
+@each_notebook
 def test_opens_with_what_it_teaches_costs_and_needs_and_ends_with_exercises(path):
     cells = read(path).cells
     opening = cells[0].source.lower()
