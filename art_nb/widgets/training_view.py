@@ -179,7 +179,9 @@ class TrainingView(View):
         big.fill_between([row["step"] for row in known], low, high, color=BLUE, alpha=0.15, linewidth=0)
         _draw(big, ["reward"], "Reward (band: deviation inside a group)", train, val)
         big.set_xlabel("step", fontsize=7.5, color=GREY)
-        draw_strips(fig.add_subplot(grid[:, 1], sharey=big), train)
+        strips = fig.add_subplot(grid[:, 1], sharey=big)
+        big.use_sticky_edges = strips.use_sticky_edges = False  # else the bars' ends are the limits, and cut dots in half
+        draw_strips(strips, train)
         for i, tile in enumerate(panels):
             _draw(fig.add_subplot(grid[i, 2]), tile["series"], tile["label"], train, val)
         lines = "\n".join(f"{tile['label']}: {self.quiet[tile['key']]}" for tile in quiet)
