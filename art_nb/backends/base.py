@@ -48,10 +48,7 @@ class RegisteredModel:
         self._counted = self.sampled()
 
     def rollout_metrics(self) -> dict[str, float]:
-        """Return seconds and throughput of sampling since the last `count_from_here`; {} if nothing was sampled.
-
-        In process this is the last gather call, as long as no other one was running when it began.
-        """
+        """Return seconds and throughput of sampling since `count_from_here`, in process those of the last gather call."""
         tokens, seconds = (now - then for now, then in zip(self.sampled(), self._counted, strict=True))
         if not seconds:
             return {}
