@@ -133,7 +133,8 @@ def serve(options: Sequence[str]) -> int:
         print(f"{settings.host} port {settings.port}: {error.strerror}. Choose with --host and --port.", file=sys.stderr)
         return 1
     with listening, lock:
-        url = f"http://{settings.host}:{listening.getsockname()[1]}"
+        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        url = f"http://{host}:{listening.getsockname()[1]}"
         print(f"art_nb serves {', '.join(settings.base_models)} at {url}", flush=True)
         config = uvicorn.Config(
             make_app(settings, token), log_level="warning", server_header=False, date_header=False,

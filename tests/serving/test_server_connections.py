@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 import uvicorn
-from running_server import TOKEN, serving
+from running_server import NANO, TOKEN, Server, serving
 
 from art_nb.serving import connections
 from art_nb.serving.connections import AUTHENTICATED, BACKLOG, LimitedProtocol, RepeatedMessages, network
@@ -130,6 +130,20 @@ def test_unanswered_requests_without_the_token_make_room_and_the_owners_do_not(m
         for each in (owner, *strangers[1:]):
             each.sendall(b"abc")
             assert answer(each, b"9")
+
+
+def test_the_address_of_an_ipv6_host_can_be_opened(tmp_path):
+    server = Server(tmp_path, nano=NANO)
+    try:
+        socket.create_server(("::1", server.port), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    server.url = f"http://[::1]:{server.port}"
+    server.start("--host=::1")
+    try:
+        assert server.process.stdout.readline().split()[-1] == server.url
+    finally:
+        server.kill()
 
 
 def test_the_addresses_of_an_ipv6_network_are_one_client():
