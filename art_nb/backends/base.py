@@ -48,7 +48,7 @@ class RegisteredModel:
         self._counted = self.sampled()
 
     def rollout_metrics(self) -> dict[str, float]:
-        """Return seconds and throughput of sampling since `count_from_here`, in process those of the last gather call."""
+        """Return seconds and throughput of sampling since `count_from_here`, in process since a step's first gather call."""
         tokens, seconds = (now - then for now, then in zip(self.sampled(), self._counted, strict=True))
         if not seconds:
             return {}

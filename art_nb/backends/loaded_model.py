@@ -38,6 +38,7 @@ class LoadedModel(RegisteredModel):
     split: kind of the last step, "train" or "sft". The optimizer's moments are kept between steps of the same kind only: the
         gradients of rewards and of demonstrations differ in scale.
     stale: weights and optimizer differ from the latest checkpoint; call `restore` before using them.
+    gathered: whether a gather call has sampled since the latest checkpoint.
     lock: of the folder, held while the model is loaded.
     """
 
@@ -46,7 +47,7 @@ class LoadedModel(RegisteredModel):
         self.policy, self.policies, self.sampler, self.trainer_args = policy, policies, sampler, trainer_args
         self.learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
         self._options = trainer_args
-        self.split, self.stale = "train", True
+        self.split, self.stale, self.gathered = "train", True, False
         self.lock: FileLock | None = None
         self.gather_resets = GatherResetDetector()
 
@@ -92,7 +93,7 @@ class LoadedModel(RegisteredModel):
         """Make `step`, whose weights are loaded and saved, the latest."""
         self.sampler.forget(self.policies.at())
         self.count_from_here()
-        self.policies.step, self.stale = step, False
+        self.policies.step, self.stale, self.gathered = step, False, False
 
     def learn(self, sequences: list[TokenSequence], config: TrainConfig, report: Report) -> dict[str, Any]:
         """Update the policy by GRPO; return metrics. Changed options need a new learner, which inherits the moments."""

@@ -160,7 +160,9 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         policy = self.named_policy(loaded, model)
         if loaded.gather_resets.should_reset(loaded.sampler.decoder.idle):
             loaded.sampler.forget()
-            loaded.count_from_here()
+            if not loaded.gathered:
+                loaded.count_from_here()
+            loaded.gathered = True
         return await loaded.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
 
     def named_policy(self, loaded: LoadedModel, name: str | None) -> NamedPolicy:

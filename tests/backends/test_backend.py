@@ -98,16 +98,23 @@ def assert_unchanged(before, after):
     assert before[1:] == after[1:]
 
 
-def test_the_seconds_of_a_step_are_those_of_its_gather_call(base, tmp_path):
+def test_the_seconds_of_a_step_begin_with_its_first_gather_call(base, tmp_path):
+    def tokens(trajectories):
+        return sum(len(choice.token_ids) for t in trajectories for choice in t.choices())
+
     async def main():
-        model = await registered(base, tmp_path)
-        await asyncio.gather(*(rollout(model, f"before {i}") for i in range(12)))
+        model, total = await registered(base, tmp_path), (0, 0.0)
         for step in range(2):
+            await asyncio.gather(*(rollout(model, f"not logged {i}") for i in range(12)))
             groups = await gather(model, step)
+            validation = await art.gather_trajectories([rollout(model, f"validation {i}") for i in range(3)], pbar_desc=None)
+            await model.log(validation, split="val")
             row = (await model.train(groups, TrainConfig())).metrics
-            sampled = sum(len(choice.token_ids) for group in groups for t in group for choice in t.choices())
+            sampled = tokens(validation) + sum(map(tokens, groups))
             assert row["rollout_s"] * row["rollout_tokens_per_s"] == pytest.approx(sampled)
-            await asyncio.gather(*(rollout(model, f"between {i}") for i in range(12)))
+            total = total[0] + sampled, total[1] + row["rollout_s"]
+        last = model.history().query("split == 'train'").iloc[-1]
+        assert last["throughput/avg_actor_tok_per_s"] == pytest.approx(total[0] / total[1])  # the same tokens and seconds
 
     asyncio.run(main())
 

@@ -16,7 +16,7 @@ def headings(notebook: Path) -> list[str]:
 
 
 def test_each_section_that_the_glossary_names_is_a_heading_of_the_linked_notebook():
-    assert len(ROWS) >= 50 and len({term for term, _, _ in ROWS}) == len(ROWS)
+    assert len({term for term, _, _ in ROWS}) == len(ROWS) == GLOSSARY.read_text("utf-8").count("\n| **") > 0
     for term, _, places in ROWS:
         for place in places.split("; "):
             link, sections = re.fullmatch(r"\[[^]]+\]\((\S+\.ipynb)\)(?:: (\*.+\*))?", place).groups()
