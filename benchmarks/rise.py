@@ -9,8 +9,9 @@ at each step, and the seconds of training. `ratio` is the mean of `trained_best`
 
 The settings are the notebook's. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
 the baseline. `python -m benchmarks.rise > data/results/rise_2048.jsonl` writes the results that notebook 02 shows. With
-`--trained-share 1` they belong in rise_2048_all_moves.jsonl, with `--board-value 0` as well in
-rise_2048_no_board_values.jsonl, and with another discount as well in rise_2048_discounts.jsonl.
+`--trained-share 1` they belong in rise_2048_all_moves.jsonl. Both files are of games in which an answer is one token. The
+older runs of rise_2048_settings.jsonl, all with `--trained-share 1`, also sampled the end token of each answer; they
+differ in `--board-value` and `--turn-discount`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from benchmarks.result import print_result
 from benchmarks.rising import before_and_after, decayed_rate, of_seeds
 from course.frozen_lake import MAX_TURNS, careful_chance, distinct_lakes, lake
 
-GROUPS, SIZE, STEPS = 16, 8, 80
+GROUPS, SIZE, STEPS = 16, 8, 60
 LEARNING_RATE = 1.5e-3
 VALIDATION, TEST = 60, 200
 
@@ -25,7 +25,7 @@ VALIDATION, TEST = 60, 200
 async def walk(model: art.TrainableModel, seed: int, temperature: float) -> art.Trajectory:
     trajectory = await rollout_environment(
         model.openai_client(), lambda: lake(seed), model=model.get_inference_name(), row={"seed": seed}, tools=None,
-        max_turns=MAX_TURNS, max_tokens=4, temperature=temperature, timeout=None,
+        max_turns=MAX_TURNS, max_tokens=1, temperature=temperature, timeout=None,
     )  # fmt: skip
     trajectory.metrics["arrived"] = trajectory.reward
     return trajectory

@@ -70,7 +70,7 @@ async def game(
         completion = await client.chat.completions.create(
             model=model.get_inference_name(),
             messages=trajectory.messages() if by_tool else [board],
-            max_tokens=MAX_TOKENS,
+            max_tokens=MAX_TOKENS if by_tool else 1,  # a move is one token
             temperature=temperature,
             **extra,
         )
