@@ -22,6 +22,7 @@ from art_nb.rollouts.gathering import drain_event_loop
 
 MIN_REPEATS = 3  # times in a row that a token must have followed the same two tokens to be proposed
 MAX_SPECULATED = 8  # tokens
+PAUSE = 0.1  # seconds up to which the time between an answer and the next request counts as sampling
 
 
 class Decoder:
@@ -65,7 +66,7 @@ class BatchDecoder(Decoder):
 
     def __init__(self, model: Any, slots: int):
         super().__init__()
-        self._layers, self._device, self._count = model.config.num_hidden_layers, model.device, slots
+        self._layers, self._device, self._count, self._ended = model.config.num_hidden_layers, model.device, slots, -PAUSE
         self.task: asyncio.Task[None] | None = None
         self._reset()
 
@@ -96,8 +97,7 @@ class BatchDecoder(Decoder):
                 return
             if self.task.get_loop().is_running():
                 raise RuntimeError(
-                    "the sampler is in use in another event loop: call it from there, and run blocking code with "
-                    "`await asyncio.to_thread(function)`"
+                    "the sampler is in use in another event loop: call it there; run blocking code in `asyncio.to_thread`"
                 )
             self._reset()  # that loop was abandoned, after an interrupt for example, with everything that waited in it
         self.task = loop.create_task(self._run())
@@ -110,7 +110,7 @@ class BatchDecoder(Decoder):
 
     async def _run(self) -> None:
         """Decode until no generation is left."""
-        started = time.perf_counter()
+        started = self._ended if time.perf_counter() - self._ended < PAUSE else time.perf_counter()
         try:
             while self.waiting or self.active:
                 await self.before_forward()
@@ -132,7 +132,7 @@ class BatchDecoder(Decoder):
             if not failed:
                 raise
         finally:
-            self.seconds += time.perf_counter() - started
+            self.seconds, self._ended = self.seconds + time.perf_counter() - started, time.perf_counter()
 
     def _drop_cancelled(self) -> None:
         self.slots.free |= {generation.slot: None for generation in self.active if generation.finish_reason}

@@ -313,6 +313,23 @@ def test_speculation_changes_no_token(policy, monkeypatch):
     assert max(fewer, forwards) < most
 
 
+def test_a_short_pause_between_turns_counts_as_sampling(sampler, monkeypatch):
+    """With one token an answer, decoding ends with each turn, while all callers handle their answers."""
+    now = [100.0]
+    monkeypatch.setattr(decoder, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+
+    async def a_second():
+        now[0] += 1
+
+    def ask(pause):
+        now[0] += pause
+        sampler.decoder.before_forward = a_second
+        asyncio.run(sampler.create(messages=[{"role": "user", "content": "2 4"}], max_tokens=1))
+        return sampler.decoder.seconds
+
+    assert [ask(0), ask(0.05), ask(3)] == pytest.approx([1, 2.05, 3.05])
+
+
 def test_the_same_seed_gives_the_same_answer(sampler):
     messages = [user(boards(0, 1)[0])]
 
