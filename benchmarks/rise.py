@@ -32,6 +32,7 @@ from game_2048.players import corner_player, greedy_player, play
 from game_2048.rules import parse
 
 WINNING_TILE, GROUPS, SIZE = 256, 2, 16
+ANSWER = 1  # tokens: each of the four words is one
 VALIDATION, TEST, PASSES, TRIES = 100, 200, 50, 8  # games; games for pass@k; k
 
 
@@ -64,7 +65,7 @@ class TrainingRecipe:
 async def episode(model: art.TrainableModel, recipe: TrainingRecipe, seed: int, temperature: float) -> art.Trajectory:
     """Play one game with the notebook's winning tile and the rewards of this recipe."""
     weights = recipe.weights()
-    trajectory = await game(model, seed, by_tool=False, winning_tile=WINNING_TILE, temperature=temperature, weights=weights)
+    trajectory = await game(model, seed, False, WINNING_TILE, temperature, weights, ANSWER)
     boards = [parse(str(message["content"])) for message in trajectory.messages() if message["role"] == "user"]
     values = [recipe.board_value * random_move_reward(board, WINNING_TILE, weights) for board in boards]
     trajectory.turn_rewards = shaped(trajectory.turn_rewards, values, recipe.turn_discount)
@@ -78,7 +79,7 @@ def shaped(rewards: list[float], values: list[float], discount: float) -> list[f
 
 async def wins(model: art.TrainableModel, seed: int, temperature: float) -> bool:
     """Play one game. Returns whether it was won."""
-    return bool((await game(model, seed, False, WINNING_TILE, temperature)).metrics["won"])
+    return bool((await game(model, seed, False, WINNING_TILE, temperature, max_tokens=ANSWER)).metrics["won"])
 
 
 async def train_player(model: art.TrainableModel, recipe: TrainingRecipe) -> float:

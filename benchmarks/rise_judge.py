@@ -32,9 +32,7 @@ async def play(model: art.TrainableModel, seed: int) -> art.Trajectory:
     trajectory = art.Trajectory(metadata={"seed": seed, "winning_tile": WINNING_TILE})
     while not game.over:
         board = {"role": "user", "content": game.render()}
-        completion = await client.chat.completions.create(
-            model=model.get_inference_name(), messages=[board], max_tokens=4
-        )
+        completion = await client.chat.completions.create(model=model.get_inference_name(), messages=[board], max_tokens=1)
         trajectory.messages_and_choices += [board, completion.choices[0]]
         game.move(completion.choices[0].message.content)
     trajectory.reward, trajectory.metrics["won"] = outcome_reward(game), game.won

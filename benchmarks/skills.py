@@ -57,7 +57,7 @@ class Skill:
 
 async def game(
     model: art.TrainableModel, seed: int, by_tool: bool, winning_tile: int = WINNING_TILE, temperature: float = 1.0,
-    weights: TurnWeights = DEFAULT_TURN_WEIGHTS,
+    weights: TurnWeights = DEFAULT_TURN_WEIGHTS, max_tokens: int = MAX_TOKENS,
 ) -> art.Trajectory:  # fmt: skip
     """Play one game with turn rewards: by tool calls in one conversation, or with the current board alone as prompt."""
     played = Game(seed, winning_tile=winning_tile, weights=weights)
@@ -70,7 +70,7 @@ async def game(
         completion = await client.chat.completions.create(
             model=model.get_inference_name(),
             messages=trajectory.messages() if by_tool else [board],
-            max_tokens=MAX_TOKENS if by_tool else 1,  # a move is one token
+            max_tokens=max_tokens,
             temperature=temperature,
             **extra,
         )

@@ -321,9 +321,10 @@ def test_a_short_pause_between_turns_counts_as_sampling(sampler, monkeypatch):
     async def a_second():
         now[0] += 1
 
+    sampler.decoder.before_forward = a_second
+
     def ask(pause):
         now[0] += pause
-        sampler.decoder.before_forward = a_second
         asyncio.run(sampler.create(messages=[{"role": "user", "content": "2 4"}], max_tokens=1))
         return sampler.decoder.seconds
 
