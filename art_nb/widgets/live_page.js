@@ -11,7 +11,7 @@ async function proxied(address) {
 }
 
 async function render({ model, el }) {
-  el.classList.add("art-nb");  // hides the static picture (view.py)
+  const { root, stop } = mount(el, "live", () => {});
   const address = new URL(model.get("address"));
   const near = await proxied(address);
   const page = near ?? address;
@@ -20,10 +20,11 @@ async function render({ model, el }) {
   const attrs = { href: page, target: "_blank", rel: "noopener", style: seen };
   const link = h("a", attrs, near ? "in a new tab" : model.get("address"));
   const text = near ? "Open it " : "The live page of the server, on the machine that runs this notebook: ";
-  el.append(h("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
-  if (!near) return;
+  root.append(h("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
+  if (!near) return stop;
   const look = "width: 100%; height: 560px; resize: vertical; overflow: auto; border: 1px solid #8888; border-radius: 8px";
-  el.append(h("iframe", { src: page, title: "The live page of the server", class: "an-page", style: look }));
+  root.append(h("iframe", { src: page, title: "The live page of the server", class: "an-page", style: look }));
+  return stop;
 }
 
 export default { render };

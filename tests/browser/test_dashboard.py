@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 from running_server import TOKEN, Server
 from test_backend import gather
-from test_widgets_in_lab import open_notebook, run_all
+from test_widgets_in_lab import open_notebook, run_all, set_theme
 
 import art_nb as art
 from art_nb.backends.remote import RemoteBackend
@@ -126,6 +126,8 @@ def test_the_page_in_a_notebook_follows_the_server_through_jupyterlabs_proxy(pag
         assert TOKEN not in (lab.folder / "live.ipynb").read_text("utf-8") + page.content() + page.frames[-1].url
         link = page.locator(".an-link a")
         expect(link).to_have_attribute("href", re.compile(re.escape(near)))
+        set_theme(page, "Dark")
+        expect(link).to_have_css("color", "rgb(99, 179, 237)")  # the blue that is readable on a dark background
     finally:
         server.kill()
         lab.shut_kernels_down()
