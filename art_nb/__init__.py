@@ -8,8 +8,8 @@ import os
 import pkgutil
 from typing import TYPE_CHECKING
 
-# Read when torch is imported (on Linux, where its threads are libgomp's). Between two products they wait busily for each
-# other, by default for milliseconds: long enough that two trainings on the same cores all but stop (`benchmarks.beside`).
+# Read when torch is imported (on Linux, where its threads are libgomp's). Between matrix products they busy-wait for each
+# other, by default for milliseconds: long enough that two training runs on the same cores almost stop (`benchmarks.beside`).
 # https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -77,17 +77,17 @@ def main(arguments: list[str]) -> int:
 
 
 def _run_course_command(name: str, command: Command, options: list[str]) -> int:
-    if not options or inspect.signature(command).parameters:
-        try:
-            return command(*options)
-        except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
-            print(f"art-nb {name}: {error}", file=sys.stderr)
-            return 1
     if options in (["--help"], ["-h"]):
         print(f"art-nb {name}: {inspect.getdoc(command)}")
         return 0
-    print(f"art-nb {name} takes no options; given: {' '.join(options)}", file=sys.stderr)
-    return 2
+    if options and not inspect.signature(command).parameters:
+        print(f"art-nb {name} takes no options; given: {' '.join(options)}", file=sys.stderr)
+        return 2
+    try:
+        return command(*options)
+    except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        print(f"art-nb {name}: {error}", file=sys.stderr)
+        return 1
 
 
 def run() -> None:

@@ -58,7 +58,7 @@ def chosen_pricing(
 ) -> TokenPricing:
     """Return the given prices (the fields of `TokenPricing`), those that are None from `known`, else from LiteLLM's table.
 
-    needed: names of fields. When all are given, the table is not loaded, which takes seconds.
+    needed: names of fields. The table, which takes seconds to load, is not loaded when all of them are given.
 
     Raises: ValueError when the price of prompt or completion tokens is unknown.
     """
@@ -68,14 +68,14 @@ def chosen_pricing(
         known = listed_pricing(model_name)
     if known is None and not {"prompt_per_million", "completion_per_million"} <= prices.keys():
         raise ValueError(
-            "no price is known for it: give prompt_price_per_million and completion_price_per_million, register them by "
-            "MetricsBuilder.register_model_pricing, or name the model as LiteLLM's table does (pip install 'art-nb[judge]')"
+            f"no price is known for {model_name!r}: give prompt_price_per_million and completion_price_per_million, call "
+            "MetricsBuilder.register_model_pricing, or use LiteLLM's name of the model (pip install 'art-nb[judge]')"
         )
     return TokenPricing(**prices) if known is None else replace(known, **prices)
 
 
 def stated_cost(response: Any) -> float | None:
-    """Return the cost that the provider or LiteLLM states in the answer, in US dollars."""
+    """Return the cost that the provider or LiteLLM states in the answer, in US dollars; None if there is none."""
     for path in (("usage", "cost"), ("usage", "cost", "total_cost"), ("_hidden_params", "response_cost")):
         cost = _read(response, *path)
         if isinstance(cost, int | float) and not isinstance(cost, bool):

@@ -1,6 +1,6 @@
 """`art.dev`: typed dictionaries for `TrainableModel(_internal_config=...)`, under ART's names.
 
-Only the keys named here are read; `engine_args`, for ART's inference server, is accepted without effect.
+`LocalBackend` passes on all keys of `init_args` and `peft_args`; `engine_args`, for ART's inference server, has no effect.
 """
 
 from typing import Any, TypedDict

@@ -1,6 +1,6 @@
 """Run rollouts concurrently and collect their trajectories, with a progress bar.
 
-`pbar_total_completion_tokens` is accepted for ART, without effect.
+`pbar_total_completion_tokens` is accepted for compatibility with ART, without effect.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ async def gather_trajectory_groups(
     Args:
         groups: `TrajectoryGroup(rollout(...) for ...)`, or calls of async functions that return a group.
         pbar_desc: label of the progress bar; None: no bar.
-        max_exceptions: as of `gather_trajectories`; tolerated ones are in `group.exceptions`, and their group is smaller.
+        max_exceptions: as in `gather_trajectories`; tolerated ones are in `group.exceptions`, and their group is smaller.
         max_metrics: number of metrics that the bar shows; None: all.
         after_each: awaited with each complete group, for example a judge. Returns the group to keep, a list of groups, or
             None to drop it.
@@ -89,9 +89,9 @@ async def trajectory_group_batches(
     """Yield lists of `batch_size` groups in the order given (the last may be shorter) while later groups run.
 
     Args:
-        max_batch_exceptions: failures to tolerate while a batch is waited for, those of later batches, which run meanwhile,
-            included: a count, or a share of a batch's rollouts if between 0 and 1.
-        max_concurrent_batches: batches' worth of groups that run at a time, including the next one to yield.
+        max_batch_exceptions: failures to tolerate while waiting for a batch, including failures of later batches, which run
+            concurrently: a count, or a share of a batch's rollouts if between 0 and 1.
+        max_concurrent_batches: batches' worth of groups that run concurrently, including the next one to yield.
         skip_batches: batches to skip at the start without running them (to resume a run).
         pbar_desc: label of the progress bars, one per batch; None: none.
 

@@ -7,7 +7,7 @@
 
     trajectory = await wrap_rollout(model, rollout)(model, scenario)
 
-The chat model is LangChain's own, on the model's client, so that sampled turns keep their token ids. Depends on the
+The chat model is LangChain's own and uses the model's client, so that sampled turns keep their token ids. Depends on the
 recording of trajectories only; needs the extra `langgraph`.
 """
 
@@ -26,11 +26,11 @@ _model: ContextVar[Any] = ContextVar("model of the rollout")
 
 
 def wrap_rollout(model: Any, fn: Callable[..., Awaitable[Trajectory]]) -> Callable[..., Awaitable[Trajectory]]:
-    """Return `fn` with its trajectory's conversations replaced by those that its chat models had.
+    """Return `fn` with its trajectory's conversations replaced by those recorded from its chat models.
 
     model: the registered model that `init_chat_model` uses inside the rollout. The first conversation becomes the
     trajectory's own with its tools, further ones (sub-agents, shortened histories) its `additional_histories`. Reward,
-    metrics, metadata and logs stay those that `fn` returned; without a chat model's call its messages stay as well.
+    metrics, metadata and logs stay those that `fn` returned; if no chat model was called, its messages stay as well.
     """
 
     async def wrapper(*args: Any, **kwargs: Any) -> Trajectory:
@@ -61,7 +61,7 @@ def init_chat_model(
     config_prefix: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """Return a `langchain_openai.ChatOpenAI` that asks the model of the enclosing `wrap_rollout`.
+    """Return a `langchain_openai.ChatOpenAI` whose requests go to the model of the enclosing `wrap_rollout`.
 
     model, model_provider, configurable_fields, config_prefix: without effect, as in ART. kwargs: of `ChatOpenAI`; the
     temperature is 1 by default.

@@ -87,7 +87,7 @@ class GeneratedScenario(_Described):
     difficulty: int = Field(strict=True, ge=1, le=5)
 
     def preview(self, max_length: int = 120) -> str:
-        """Return the beginning of the task in one line, without control characters."""
+        """Return the beginning of the task on one line, without control characters."""
         text = "".join(character if character.isprintable() else " " for character in self.task)
         return text if len(text) <= max_length else text[:max_length].rstrip() + "…"
 
@@ -149,7 +149,7 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
         print("difficulty:", ", ".join(f"{level}: {counts[level]}" for level in range(1, 6)))
 
     def get_summary(self) -> dict[str, Any]:
-        """Return their number, the numbers by difficulty, and the mean difficulty and length of a task (0 without any)."""
+        """Return the number of scenarios, in total and by difficulty, and mean difficulty and length (0 without any)."""
         return {
             "total_scenarios": len(self),
             "difficulty_distribution": dict(self.get_difficulty_distribution()),
@@ -181,7 +181,7 @@ async def generate_scenarios(
 ) -> GeneratedScenarioCollection:
     """Generate scenarios with a language model. Sends the descriptions of tools and resources, and `custom_instructions`.
 
-    generator_api_key: None: OPENROUTER_API_KEY of the environment. generator_base_url: of any server of OpenAI's API.
+    generator_api_key: None: OPENROUTER_API_KEY of the environment. generator_base_url: of any OpenAI-compatible server.
     show_preview: print five scenarios and the difficulties.
 
     Raises: ValueError without tools and resources, without a key, or when the answer is truncated or not `num_scenarios`
@@ -218,7 +218,7 @@ async def generate_scenarios(
     except (ValueError, RecursionError) as error:
         raise ValueError(f"the answer of {generator_model} is not a list of scenarios: {text[:200]!r}") from error
     if len(found) != num_scenarios:
-        raise ValueError(f"{generator_model} wrote {len(found)} scenarios instead of {num_scenarios}; ask again")
+        raise ValueError(f"{generator_model} wrote {len(found)} scenarios instead of {num_scenarios}; call again")
     if show_preview:
         found.print_difficulty_distribution()
         found.preview()

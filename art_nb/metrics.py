@@ -113,7 +113,7 @@ class MetricsBuilder:
         return cost
 
     def registered_cost(self, response: Any, *, provider: str, model_name: str) -> float | None:
-        """Return the cost by the answer itself, a registered extractor, or the registered price; None without any."""
+        """Return the cost from the answer itself, a registered extractor, or the registered price; None without any."""
         cost, pricing = self._stated(response, provider), self._run.pricing.get(model_name)
         return token_cost(counted_tokens(response, provider), pricing) if cost is None and pricing else cost
 
@@ -122,7 +122,7 @@ class MetricsBuilder:
         return self._run.extractors[provider](response) if cost is None and provider in self._run.extractors else cost
 
     def add_metric(self, key: str, value: float) -> None:
-        """Add to "section/name". Raises: ValueError for another form, or when one metric would be part of another's sum."""
+        """Add to metric "section/name". Raises: ValueError for another form, or a metric that is part of another's sum."""
         section, slash, name = key.partition("/")
         if not (section and slash and name) or name.split("/")[0] == "cum":
             raise ValueError(f'metric {key!r}: expected "section/name"; section/cum/... is reserved for sums over the run')
@@ -207,7 +207,7 @@ class MetricsBuilder:
         return MetricsBuilder(cost_context, _run=self._run, _scope=buffer_scope)
 
     def register_cost_extractor(self, provider: str, extractor: Callable[[Any], float | None]) -> None:
-        """Let `extractor` compute the cost of this provider's answers in US dollars; it returns None for unknown."""
+        """Let `extractor` compute the cost of this provider's answers in US dollars; it returns None if unknown."""
         self._run.extractors[_nonempty("provider", provider).lower()] = extractor
 
     def register_model_pricing(

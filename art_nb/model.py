@@ -36,7 +36,7 @@ Logged = Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]
 
 
 class Backend(Protocol):
-    """Where a model is sampled and trained, `LocalBackend` for example. Names and arguments are ART's."""
+    """The interface of backends, which sample and train models, such as `LocalBackend`. Names and arguments are ART's."""
 
     async def register(self, model: "Model[Any, Any]") -> None:
         """Prepare the folder of the model's files."""
@@ -56,7 +56,7 @@ class Backend(Protocol):
         """Train one step on demonstrations, and save a checkpoint."""
 
     def client(self, model: "TrainableModel[Any, Any]") -> AsyncOpenAI:
-        """Return a client of the model."""
+        """Return a client for the model."""
 
     def output_dir(self, model: "Model[Any, Any]") -> Path:
         """Return the folder of the model's files."""
@@ -82,7 +82,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     report_metrics: services that also receive what is logged: "wandb", "langfuse". None: no service, even if keys are set.
     monitors: the same with options, e.g. `[art.monitoring.WandbMonitor(checkpoints=True)]`; see `art_nb.monitoring`.
     entity, run_id: of the run in Weights & Biases; None: the key's default entity, and `name`.
-    id: accepted for ART, not used.
+    id: accepted for compatibility with ART, not used.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid")
@@ -140,7 +140,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
 
         sync: return a blocking client. It blocks its thread, so run such agents with `asyncio.to_thread`.
         """
-        if self._client is None:  # creating one takes 20 ms, and every rollout asks for it
+        if self._client is None:  # creating one takes 20 ms, and every rollout needs it
             self._client = self._new_client()
         if not sync:
             return self._client
@@ -227,9 +227,9 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             log.append_row(split, step, row, groups)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
-        """Return where to add costs, seconds and counts that only you know; the next logged row contains them.
+        """Return the builder to which you add your own costs, seconds and counts; the next logged row contains them.
 
-        cost_context: "eval" for rows of "val" and "test", the split's name for those of other splits; None: "train".
+        cost_context: "eval" for rows of "val" and "test", the split's name for rows of other splits; None: "train".
         """
         return self.run_log.metrics_builder(cost_context)
 
@@ -246,7 +246,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return self.run_log.records(split, step)
 
     def trajectories(self, split: str | None = None, step: int | None = None) -> "pandas.DataFrame":
-        """Return logged trajectories as a table: one line each, metrics and metadata as columns."""
+        """Return logged trajectories as a table: one row each, metrics and metadata as columns."""
         return trajectory_table(self.records(split, step))
 
     def read_state(self) -> StateType | None:
@@ -314,7 +314,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     ) -> TrainResult:
         """Train one step on the groups, save a checkpoint, log groups and metrics with split "train".
 
-        _config, verbose: for ART's examples; see `TrainConfig.with_art_options`.
+        _config: see `TrainConfig.with_art_options`. verbose: accepted for compatibility with ART, not used.
         """
         groups = list(trajectory_groups)
         config = (config or TrainConfig()).with_art_options(_config or {})
@@ -330,9 +330,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     ) -> TrainResult:
         """Train one step on demonstrations, save a checkpoint, log metrics with split "sft".
 
-        The loss is over the assistant's tokens only; rewards are not read. Continues from the latest checkpoint, as `train`.
+        The loss is over the assistant's tokens only; rewards are not read. Starts at the latest checkpoint, as `train` does.
 
-        _config, verbose: accepted for ART, not used.
+        _config, verbose: accepted for compatibility with ART, not used.
         """
         with ShortTraceback():
             return await self.backend().train_sft(self, trajectories, config=config, _log=True)

@@ -47,12 +47,12 @@ class TrainConfig(pydantic.BaseModel):
     grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
     scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.
     turn_discount: discount of a later turn's reward per turn, in [0, 1]; only for trajectories with `turn_rewards`.
-    trained_share: train on this share of the sequences only, at least one, those with the largest absolute advantages (a
-        sequence of several turns counts with its largest); the baselines are of all. Groups without signal are left out
-        first, unless there is a KL penalty. Turns whose prompts do not extend each other are sequences of their own.
+    trained_share: train only on this share of the sequences, at least one: those with the largest absolute advantages (for
+        several turns, the largest of them); baselines are computed from all. Groups without signal are left out first,
+        unless there is a KL penalty. Turns whose prompts do not extend each other are sequences of their own.
         Source: down-sampling of rollouts (arXiv 2504.13818), which keeps those whose rewards differ most.
     num_updates: optimizer passes over the batch; the clip range has an effect from the second.
-    other_policies: train also on turns that other models sampled. By default their trajectories are removed before
+    other_policies: also train on turns that other models sampled. By default their trajectories are removed before
         advantages are computed, and their turns inside other trajectories are context only.
     grpo: further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`. `{"temperature": 0.6}` is for
         answers that were sampled at that temperature.
@@ -103,8 +103,8 @@ class TrainConfig(pydantic.BaseModel):
 class TrainSFTConfig(pydantic.BaseModel):
     """Options of one `model.train_sft` call. All fields but `sft` are ART's, with ART's defaults.
 
-    learning_rate: of the optimizer, or a list with that of each batch. If not given, small models use a measured one, as
-        in `TrainConfig`.
+    learning_rate: of the optimizer, or a list with one for each batch. If not given, small models use a measured default,
+        as in `TrainConfig`.
     batch_size: trajectories per optimizer step; "auto": 2.
     sft: further fields of `trl.SFTConfig`, e.g. `{"loss_type": "dft"}`.
 

@@ -1,4 +1,4 @@
-"""FileBackend: what all backends share.
+"""FileBackend: the base class of all backends.
 
     {path}/{project}/models/{name}/history.jsonl, trajectories/, state.json    see `storage.run_log`
     {path}/{project}/models/{name}/checkpoints/{step:04d}/                     see `loaded_model`
@@ -40,15 +40,15 @@ class RegisteredModel:
         self._counted = 0, 0.0
 
     def sampled(self) -> tuple[int, float]:
-        """Return the number of tokens sampled since the model was loaded, and the seconds that took."""
+        """Return the number of tokens sampled since the model was loaded, and how many seconds that took."""
         return 0, 0.0
 
     def count_from_here(self) -> None:
-        """Let `rollout_metrics` start again from 0."""
+        """Restart the counts of `rollout_metrics` at 0; in process, a step's first gather call does this, too."""
         self._counted = self.sampled()
 
     def rollout_metrics(self) -> dict[str, float]:
-        """Return seconds and throughput of sampling since `count_from_here`, in process since a step's first gather call."""
+        """Return seconds and throughput of sampling since the last `count_from_here`."""
         tokens, seconds = (now - then for now, then in zip(self.sampled(), self._counted, strict=True))
         if not seconds:
             return {}
@@ -62,7 +62,7 @@ R = TypeVar("R", bound=TrainResult)
 class FileBackend(ABC, Generic[M, R]):
     """Registers models, keeps their files, and hands training steps to `take_step`.
 
-    gpu_cost_per_hour_usd: logged as costs/gpu. progress: called with a short text before a long operation.
+    gpu_cost_per_hour_usd: for the metric costs/gpu. progress: called with a short text before a long operation.
 
     Raises: ValueError when `path` is a file, or below one.
     """
@@ -90,7 +90,7 @@ class FileBackend(ABC, Generic[M, R]):
 
     @abstractmethod
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model to this one; return its step. options: as of `fork_checkpoint`."""
+        """Copy a checkpoint of another model to this one; return its step. options: as in `fork_checkpoint`."""
 
     async def register(self, model: Model[Any, Any]) -> None:
         """Create the folder of the model's files."""
@@ -134,7 +134,7 @@ class FileBackend(ABC, Generic[M, R]):
         return None, None
 
     def loaded(self, model: Model[Any, Any]) -> M:
-        """Return what the backend holds of a registered model. Raises: ValueError when it is not registered."""
+        """Return the backend's state of a registered model. Raises: ValueError when it is not registered."""
         found = self.models.get((model.project, model.name))
         if found is None:
             raise ValueError(f"model {model.name!r} is not registered here: call `await model.register(backend)` first")
@@ -202,7 +202,7 @@ class FileBackend(ABC, Generic[M, R]):
         best_metric: str | None = None,
         optimizer: bool = True,
     ) -> None:
-        """Let `model` start from a checkpoint of another model of this backend, at the same step.
+        """Start `model` from a checkpoint of another model of this backend, at the same step.
 
         Args:
             not_after_step: ignore later checkpoints.
@@ -212,7 +212,7 @@ class FileBackend(ABC, Generic[M, R]):
         Raises: as `training.fork_checkpoint`; ValueError when the adapter does not fit a registered model.
         """
         if from_s3_bucket is not None or prefix is not None:
-            raise ValueError("from_s3_bucket, prefix: there is no S3 here; copy the model's folder into the backend's path")
+            raise ValueError("from_s3_bucket, prefix: S3 is not supported; copy the model's folder to the backend's path")
         project = from_project or model.project
         step = await self.fork(
             model, from_model, project, not_after_step=not_after_step, best_metric=best_metric, optimizer=optimizer

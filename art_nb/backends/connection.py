@@ -49,7 +49,7 @@ class Connection:
     """Connection to one server.
 
     url: its root, or that of its API for OpenAI's clients, at /v1. api_key: its token. patience: seconds to retry before
-    giving up. Raises: ValueError for an address or a token that no request can have.
+    giving up. Raises: ValueError for an invalid address, or a token that no HTTP header can hold.
     """
 
     def __init__(self, url: str, api_key: str, patience: float) -> None:
@@ -98,7 +98,7 @@ class Connection:
                 await retries.pause(error)
 
     async def lines(self, path: str, body: Any) -> AsyncIterator[dict[str, Any]]:
-        """POST; yield the JSON lines of the response up to the first without "progress". Restarts when it breaks off.
+        """POST; yield the JSON lines of the response up to the first without "progress". Sends again if it is cut off.
 
         Raises: as `ask`.
         """
@@ -117,13 +117,13 @@ class Connection:
                         yield item
                         if "progress" not in item:
                             return
-                raise httpx.RemoteProtocolError("the response broke off")
+                raise httpx.RemoteProtocolError("the response was cut off")
             except httpx.TransportError as error:
                 await retries.pause(error)
 
 
 class Retries:
-    """The pauses between attempts, until the connection's patience is over."""
+    """The pauses between attempts, until the connection's patience runs out."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -134,7 +134,7 @@ class Retries:
         self._until, self._seconds = time.monotonic() + self._connection.patience, 0.1
 
     async def pause(self, error: httpx.TransportError) -> None:
-        """Wait before the next attempt. Raises: Unreachable when patience is over."""
+        """Wait before the next attempt. Raises: Unreachable when patience runs out."""
         if time.monotonic() >= self._until:
             raise Unreachable(
                 f"{self._connection.url} did not answer for {self._connection.patience:g} seconds "
@@ -172,12 +172,12 @@ def _check(response: httpx.Response) -> None:
 
 def _refusal(status: int, body: Any) -> Exception:
     error = body.get("error") if isinstance(body, dict) else None
-    # Else another program answered, such as a proxy.
+    # Without a message, another program answered, such as a proxy.
     message = error["message"] if isinstance(error, dict) and "message" in error else None
     final = status == 422 or (message is not None and status in (400, 409))
     message = message or f"status {status}: {json.dumps(body)[:1000]}"
     if status == 401:
-        return TokenRefused("the server refuses this api_key: give the token that `art-nb serve` showed at its first start")
+        return TokenRefused("wrong api_key: give the token that `art-nb serve` showed at its first start, or vLLM's API key")
     if status == 410:
         return Gone(message)
     return RuntimeError(message) if status >= 500 else RequestRefused(message, final)

@@ -10,7 +10,7 @@ ERROR_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_l
 
 
 class StatusError(Exception):
-    """Reject a request with an HTTP status, a message and response headers."""
+    """Rejects a request with an HTTP status, a message and response headers."""
 
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ def status_of(error: Exception) -> int:
 
 
 def error_body(error: Exception) -> dict[str, Any]:
-    """Return the response body for an exception. Of an unexpected one only its class: its message may hold paths."""
+    """Return the response body for an exception; for an unexpected one only its class, as its message may contain paths."""
     status = status_of(error)
     if status >= 500 and not isinstance(error, StatusError):
         message, kind = f"internal server error ({type(error).__name__}); see the server's log", "server_error"

@@ -2,7 +2,7 @@
 
     checkpoints/{step:04d}/    adapter, optimizer state and state.json (see `steps`), written whole or not at all
 
-Random states are not saved: everything that sampling and training draw is derived from the seed and the step.
+Random states are not saved: all random draws of sampling and training are derived from the seed and the step.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LoadedModel(RegisteredModel):
         gradients of rewards and of demonstrations differ in scale.
     stale: weights and optimizer differ from the latest checkpoint; call `restore` before using them.
     gathered: whether a gather call has sampled since the latest checkpoint.
-    lock: of the folder, held while the model is loaded.
+    lock: the folder's, held while the model is loaded.
     """
 
     def __init__(self, policy: Policy, policies: PolicyStore, sampler: Sampler, folder: Path, trainer_args: dict[str, Any]):
@@ -72,7 +72,7 @@ class LoadedModel(RegisteredModel):
     def restore(self) -> StepState:
         """Load the latest checkpoint; a new model gets the checkpoint of step 0 first. Return the checkpoint's state.
 
-        A damaged one is set aside for the one before, with a warning. Raises: DamagedCheckpoint when there is no other.
+        A damaged one is set aside with a warning; the previous one is loaded. Raises: DamagedCheckpoint if there is none.
         """
         if not (steps := checkpoints.list_checkpoints(self.policies.folder)):
             self.save(0)
@@ -120,7 +120,7 @@ class LoadedModel(RegisteredModel):
         return random.Random(f"{self.policies.seed} {self.step + 1}").getrandbits(63)
 
     def _moments(self, split: str) -> dict[int, dict[str, Any]]:
-        """Return the optimizer's moments for a step of that kind; {} if the last step was of the other kind."""
+        """Set `split`; return the optimizer's moments for a step of that kind, {} if the last step was of the other kind."""
         moments = self.learner.optimizer.state_dict()["state"] if self.split == split else {}
         self.split = split
         return moments

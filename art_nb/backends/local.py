@@ -38,14 +38,14 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
     """Trains and samples in this process.
 
     Args:
-        in_process: accepted for ART; this backend is always in process.
-        path: folder of everything that is written.
+        in_process: accepted for compatibility with ART; this backend is always in process.
+        path: folder that all files are written to.
         gpu_cost_per_hour_usd: the price of this machine; each step then logs its cost as costs/gpu. None: not logged.
-        engine: "auto" (Unsloth where it imports), "unsloth" or "transformers".
-        seed: of the adapter's random start and of all sampling.
+        engine: "auto" (Unsloth where it works, see `load_policy`), "unsloth" or "transformers".
+        seed: for the adapter's random initialisation and for all sampling.
         slots: conversations decoded at once; more wait in a queue.
-        base_models: folders of base models, by a name that a model may give as its `base_model`; other names are used as
-            they are.
+        base_models: folders or hub names of base models, by a name that a model may give as its `base_model`; other names
+            are used as they are.
         progress: called with a short text before a long operation.
 
     Raises: ValueError when `path` is a file, or below one.
@@ -67,15 +67,15 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         self.engine, self.seed, self.slots, self.base_models = engine, seed, slots, dict(base_models or {})
 
     async def register(self, model: Model[Any, Any]) -> None:
-        """Create the folder of the model's files, and remove what killed processes left in it."""
+        """Create the folder of the model's files, and clean up after killed processes."""
         folder = self.output_dir(model)
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         for each in (folder, folder / "checkpoints", *folder.glob("trajectories/*/")):
             checkpoints.recover(each)
 
     async def close(self) -> None:
-        """Release every model. With glibc (most Linux systems) its CPU memory goes back to the system."""
-        for key in self.models:  # a variable for the model would keep the last one
+        """Release every model. With glibc (most Linux systems) their CPU memory is returned to the system."""
+        for key in self.models:  # a loop variable for the model would keep the last one alive
             self.models[key].learner.end()
             if lock := self.models[key].lock:
                 lock.release()
@@ -129,7 +129,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return model.run_log
 
     def restore(self, model: Model, loaded: LoadedModel) -> None:
-        """Load the latest checkpoint, and log its row if the process was killed or interrupted before that."""
+        """Load the latest checkpoint, and log its row if the process was killed or interrupted before it was logged."""
         state = loaded.restore()
         if row := state.unlogged_row(loaded.folder):
             self.run_log(model).append_row(state.split, state.step, row)
@@ -150,7 +150,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
     async def answer(
         self, to: TrainableModel, *, messages: Iterable[dict], model: str | None = None, **parameters: Any
     ) -> ChatCompletion | Chunks:
-        """Answer a request of OpenAI's chat completions: whole, or with `stream=True` in chunks (`inference.streaming`).
+        """Answer a chat completion request: whole, or with `stream=True` in chunks (see `inference.streaming`).
 
         to: the registered model. model: the name of one of its policies; None: the latest.
 
@@ -220,7 +220,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return LocalTrainResult(step, numbers(row), str(checkpoint))
 
     def last_request(self, model: TrainableModel) -> tuple[str | None, LocalTrainResult]:
-        """Return the key of the `StepRequest` that the latest step answers, and the result of that step."""
+        """Return the key of the `StepRequest` that the latest step carried out, and the result of that step."""
         loaded = self.loaded(model)
         state, checkpoint = StepState.read(loaded.folder, loaded.step), loaded.policies.checkpoint(loaded.step)
         return state.request, LocalTrainResult(loaded.step, numbers(state.row or {}), str(checkpoint))

@@ -1,15 +1,15 @@
-"""Lockstep sampling: a client in another process samples in the same batches as rollouts beside the sampler would.
+"""Lockstep sampling: a client in another process gets the same batches as rollouts in the sampler's process would.
 
 The client collects every request that its rollouts make between two forwards and sends them as one exchange. The reply
-holds the answers that became ready in one forward, in their order. Until the client's next exchange the sampler waits, for
-`patience` seconds at most, unless it has requests of another client: none waits for a slow one. So the sampler sees the same
-requests of a single client in the same batches as in process, and the rollouts are identical, token for token.
+holds the answers that became ready in one forward, in their order. The sampler then waits for the client's next exchange,
+for at most `patience` seconds, unless it has requests of another client, which must not wait for a slow one. A single
+client's requests are therefore sampled in the same batches as in process, and its rollouts are identical, token for token.
 
 Exchanges are numbered. One that is sent again because its reply was lost gets the same reply, even when later ones have
 arrived. One that arrives before its predecessor is rejected with status 425 (too early) and must be sent again.
 
-`RemoteBackend`, `art-nb worker` and Ray's drivers use `LockstepClient`; the server and Ray's samplers use
-`LockstepSessions`. Knows nothing about HTTP and Ray, and nothing about how a request is answered.
+`RemoteBackend`, `art-nb worker` and `RayBackend` use `LockstepClient`; the server and Ray's samplers use
+`LockstepSessions`. Does not depend on the transport, HTTP or Ray, nor on how a request is answered.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ ROUNDS_PER_FORWARD = 2  # rounds of the event loop in which the answers of one f
 class SampleRequest(BaseModel):
     """One request for a chat completion. id: chosen by the client. gathering: the one that its rollout belongs to.
 
-    min_occurrence: number of equal requests that the client has made before in this gathering, for `Sampler.create`. The
-    client counts, so that the count survives a restart of the server.
+    min_occurrence: number of identical requests that the client has made since it last reset its counts, for
+    `Sampler.create`. The client counts, so that the count survives a restart of the server.
     """
 
     id: int
@@ -60,7 +60,7 @@ class SampleRequest(BaseModel):
 
 
 class Exchange(BaseModel):
-    """What a client sends at once.
+    """The requests and cancellations that a client sends at once.
 
     number: 0, 1, 2, ... within the session. received: all replies below this number have arrived. cancelled: ids of requests
     that were given up. gatherings: the client's current gatherings, and whether a rollout of each is running.
@@ -97,7 +97,7 @@ class LockstepClient:
         self._cancelled: list[int] = []
 
     async def create(self, **parameters: Any) -> ChatCompletion:
-        """Answer a request of OpenAI's chat completions. Raises: RequestError where the other side refuses it; as `send`."""
+        """Answer a chat completion request. Raises: RequestError if refused, InternalServerError if it fails; as `send`."""
         key, gathering, request = next(self._ids), outermost(), _json_parameters(parameters)
         if gathering is not None and gathering not in self._gatherings:
             if not any(other.in_flight for other in self._gatherings):
@@ -124,7 +124,7 @@ class LockstepClient:
             self.driver = asyncio.create_task(self._drive())
 
     async def _drive(self) -> None:
-        """Exchange until no request is open. Before each exchange every coroutine that can run, runs."""
+        """Exchange until no request is open. Before each exchange, let every coroutine run until it waits."""
         sent: list[asyncio.Task[list[dict]]] = []
         try:
             while True:
@@ -149,7 +149,7 @@ class LockstepClient:
                 if not (sent or answers or self._open or self._new or self._cancelled):
                     return
         except Exception as error:
-            await cancel(sent)  # before the futures: a request made while this waits would find no driver
+            await cancel(sent)  # before failing the futures: a caller's new request would find no driver during this await
             sent.clear()
             for future in self._futures.values():
                 if not future.done():
@@ -199,11 +199,11 @@ def _client_error(status: int, error: dict[str, Any]) -> Exception:
 class LockstepSession:
     """One client's requests to one model.
 
-    answer: returns the completion of a request. key: of the session, unique among all. owner: who opened it, an address.
-    number: of the latest exchange; reply: its reply; replies: by number, all that the client may request again.
+    answer: returns the completion of a request. key: unique to the session. owner: the client's network address.
+    number: that of the latest exchange; reply: its reply; replies: by number, all that the client may request again.
     ready: answers not yet in a reply; running: the tasks of unanswered requests, by id.
-    replied: the client has received answers and not sent an exchange since; slow: the sampler waited for it in vain.
-    waiting: exchanges that wait for their reply.
+    replied: whether the client has received answers and not sent an exchange since; slow: whether the sampler's patience
+    ran out while it waited for the client. waiting: number of exchanges that wait for their reply.
     """
 
     answer: Callable[..., Awaitable[Any]]
@@ -222,7 +222,7 @@ class LockstepSession:
     last_exchange: float = field(default_factory=time.monotonic)
 
     async def exchange(self, exchange: Exchange) -> list[dict]:
-        """Return what became ready since the last exchange, waiting for something. May be cancelled and repeated.
+        """Return the answers since the last exchange; wait for one if there are none. May be cancelled and repeated.
 
         Raises: StatusError 425 when it arrives before its predecessor, 409 when its reply was already received or two
         requests have the same id.
@@ -241,9 +241,9 @@ class LockstepSession:
 
     def _start(self, exchange: Exchange) -> None:
         if len({*self.running, *(each.id for each in exchange.requests)}) < len(self.running) + len(exchange.requests):
-            raise StatusError(409, "two requests have the same id")
+            raise StatusError(409, "two open requests have the same id: give each request a new one")
         if self.reply is not None and not self.reply.done():
-            self.reply.set_result([])  # the client had more requests before this one was answered
+            self.reply.set_result([])  # the client sent another exchange before this one was answered
         self.number, self.reply = exchange.number, asyncio.get_running_loop().create_future()
         self.replies = {number: reply for number, reply in self.replies.items() if number >= exchange.received}
         self.replies[self.number] = self.reply
@@ -285,7 +285,7 @@ class LockstepSession:
         self._reply()
 
     def _finished(self, key: int, task: asyncio.Task) -> None:
-        """A request was answered or cancelled. When none is left, reply even without answers."""
+        """Remove a request that was answered or cancelled. When none is left, reply even without answers."""
         del self.running[key]
         if not self.running:
             self._reply()
@@ -304,7 +304,7 @@ class LockstepSession:
 
 
 class LockstepSessions:
-    """All sessions, by the key that each client chose. patience: seconds that the sampler waits for a client to go on."""
+    """All sessions, by the key that each client chose. patience: seconds that the sampler waits for a client's exchange."""
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
@@ -313,7 +313,7 @@ class LockstepSessions:
     def session(self, key: str, number: int, answer: Callable[..., Awaitable[Any]], owner: str = "") -> LockstepSession:
         """Close sessions that have timed out; return the session for exchange `number`, a new one for exchange 0.
 
-        Raises: StatusError 410 when the session is unknown, 429 when there are too many, half of them at most of one owner.
+        Raises: StatusError 410 when the session is unknown, 429 when there are too many; one owner may have half of them.
         """
         long_ago = time.monotonic() - SESSION_TIMEOUT
         for old, session in list(self._sessions.items()):
@@ -330,10 +330,10 @@ class LockstepSessions:
         return self._sessions[key]
 
     def attach(self, decoder: Decoder) -> None:
-        """Let a decoder wait before each forward for the client whose requests are its only ones (see `Decoder`).
+        """Make a decoder wait before each forward for the client whose requests are its only ones (see `Decoder`).
 
-        It waits for a client that has just received answers until that goes on, `patience` is over, or another client's
-        request arrives.
+        If this client has just received answers, the decoder waits until the client sends its next exchange, `patience`
+        seconds have passed, or another client's request arrives.
         """
         submitted = asyncio.Event()
         decoder.on_submit = submitted.set

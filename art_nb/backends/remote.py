@@ -36,7 +36,7 @@ LOAD_TIMEOUT = 600.0  # seconds that the server may take to load a model
 
 
 class RemoteModel(RegisteredModel):
-    """A model on the server. path: of its routes. clients: of lockstep sampling, by event loop."""
+    """A model on the server. path: the prefix of its routes. clients: for lockstep sampling, by event loop."""
 
     def __init__(self, names: PolicyNames, folder: Path, path: str):
         super().__init__(names, folder)
@@ -54,13 +54,13 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
     interrupted run has left there. A step is taken once, however often its request is sent.
 
     Args:
-        url: of the server, e.g. "http://127.0.0.1:8000".
+        url: the server's address, e.g. "http://127.0.0.1:8000".
         api_key: its token; None takes ART_NB_TOKEN from the environment.
-        path: folder of what is logged here.
+        path: folder for everything that is logged here.
         patience: seconds to retry while the server cannot be reached.
         progress: called with a short text while the server trains.
 
-    Raises: as `train`; ConnectionError when the server cannot be reached: the data stays in the outbox.
+    Raises: ValueError without a token. `train` raises ConnectionError without a server; its data stays in the outbox.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         super().__init__(path, progress)
         key = api_key or os.environ.get("ART_NB_TOKEN")
         if not key:
-            raise ValueError("api_key: give the token that `art-nb serve` showed at its first start, or set ART_NB_TOKEN")
+            raise ValueError("no api_key: give the token that `art-nb serve` showed at its first start, or set ART_NB_TOKEN")
         self.connection = Connection(url, key, patience)
 
     async def close(self) -> None:
@@ -84,8 +84,8 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         await self.connection.close()
 
     async def load(self, model: TrainableModel) -> RemoteModel:
-        """Let the server load the model."""
-        self.progress(f"the server loads {model.base_model}")
+        """Load the model on the server."""
+        self.progress(f"loading {model.base_model} on the server")
         internal = {name: part for name, part in model.internal_config.items() if name != "engine_args"}
         spec = {"project": model.project, "name": model.name, "base_model": model.base_model, "config": internal}
         known = await self.connection.ask("POST", "/api/models", spec, timeout=LOAD_TIMEOUT)
@@ -99,7 +99,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
     async def _prepare_backend_for_training(
         self, model: TrainableModel, config: dict[str, Any] | None = None
     ) -> tuple[str | None, str | None]:
-        """Let the server load the model. Returns base url and api key for any OpenAI client."""
+        """Load the model on the server. Returns base url and api key for any OpenAI client."""
         self.models[model.project, model.name] = await self.load(model)
         return f"{self.connection.url}/v1", self.connection.api_key
 
@@ -134,7 +134,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return await self._send(model, request, message, outbox)
 
     async def send_again(self, model: TrainableModel) -> TrainResult | None:
-        """Train on the data in the outbox: its steps were requested, but no result arrived. None if there is none.
+        """Train on the data in the outbox, whose results never arrived; return the last result, None if the outbox is empty.
 
         Raises: as `train`; ConnectionError.
         """
@@ -172,9 +172,9 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
             if request.groups:
                 model.run_log.write_trajectories(request.groups, "train", result.step)
             split = "train" if isinstance(request.config, TrainConfig) else "sft"
-            # It is logged already if it was interrupted before the data left the outbox.
+            # The row may be logged already, if an interrupt came before the data left the outbox.
             if not again or not any((row["step"], row["split"]) == (result.step, split) for row in model.run_log.rows()):
-                # The server has added up the metrics of the groups and the costs, as `log_step` does.
+                # `log_step` adds up the groups' metrics and the costs again, so leave out the server's sums.
                 added = {name for group in request.groups for each in (group, *group) for name in each.metrics}
                 own = {
                     name: value
@@ -194,14 +194,14 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         seed: int = 0,
         every: float = 1.0,
     ) -> list[TrajectoryGroup]:
-        """Let workers (`art-nb worker`) play `group_size` episodes of each scenario with the latest policy.
+        """Have workers (`art-nb worker`) run `group_size` episodes of each scenario with the latest policy.
 
-        Returns one group per scenario; exceptions of rollouts are in its `exceptions`. The server stores the batch: the
-        same call again, after a kill for example, returns the episodes that were already played.
+        Returns one group per scenario; exceptions of rollouts are in its `exceptions`. The server stores the batch: if
+        the call is repeated, after a kill for example, it reuses the episodes that have already run.
 
         Args:
-            scenarios: arguments of the workers' rollout, valid as JSON.
-            seed: of all sampling, combined with the step and the episode's place in the batch.
+            scenarios: arguments of the workers' rollout, which JSON can hold.
+            seed: for all sampling, combined with the step and the episode's place in the batch.
             every: seconds between two polls.
         """
         loaded, step, scenarios = self.loaded(model), await self._get_step(model), list(scenarios)
@@ -210,7 +210,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         body = {"batch": batch, "project": model.project, "name": model.name, **work}
         counts = await self.connection.ask("POST", "/api/work", body)
         while counts["open"] or counts["leased"]:
-            self.progress(f"workers play: {counts['done']} done, {counts['leased']} running, {counts['open']} open")
+            self.progress(f"workers: {counts['done']} episodes done, {counts['leased']} running, {counts['open']} open")
             await asyncio.sleep(every)
             counts = await self.connection.ask("GET", f"/api/work/{batch}")
         results = await self.connection.ask("GET", f"/api/work/{batch}/results")
@@ -265,18 +265,18 @@ def _group(results: list[dict[str, Any]]) -> TrajectoryGroup:
 
 
 def lockstep_client(connection: Connection, path: str) -> LockstepClient:
-    """Return a `LockstepClient` over HTTP. path: of the model on the server."""
+    """Return a `LockstepClient` over HTTP. path: the prefix of the model's routes."""
 
     async def send(key: str, exchange: dict[str, Any]) -> list[dict]:
         while (answers := (await connection.ask("POST", f"{path}/lockstep/{key}", exchange))["answers"]) is None:
-            pass  # nothing is ready yet: the same exchange again keeps waiting
+            pass  # nothing is ready yet: send the same exchange again
         return answers
 
     return LockstepClient(send)
 
 
 def remote_client(answer: Callable[..., Awaitable[ChatCompletion]], connection: Connection) -> AsyncOpenAI:
-    """Return a client of the server whose whole completions come from `answer(**parameters)`."""
+    """Return a client of the server. `answer` answers the requests without streaming, extra headers or a timeout."""
     client = http_client(f"{connection.url}/v1", connection.api_key)
     over_http = client.chat.completions.create
 

@@ -1,7 +1,7 @@
 """SkyPilotBackend: rents a machine through SkyPilot, starts `art-nb serve` on it, and trains there as a RemoteBackend.
 
 SkyPilot is called by its command `sky`, so it can be installed in an environment of its own, as its documentation recommends
-(`uv tool install skypilot`, or pipx): it needs other versions of packages that this library needs, too.
+(`uv tool install skypilot`, or pipx): it needs other versions of some packages than this library.
 
 `resources={"infra": ...}` selects where SkyPilot rents: "k8s", "slurm", "aws", ...; its documentation describes access.
 """
@@ -39,16 +39,16 @@ def server_task(
     *,
     base_models: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a task in the form of SkyPilot's YAML: install this package, serve models. It has no values of secrets.
+    """Return a task in SkyPilot's YAML form that installs this package and serves models. It names secrets without values.
 
-    Arguments: as of `SkyPilotBackend.initialize_cluster`. envs: names of further secrets.
+    Arguments: as in `SkyPilotBackend.initialize_cluster`. envs: names of further secrets.
 
     Raises: ValueError when `gpu` and `resources`, or `base_models`, are missing, or `art_version` is invalid.
     """
     if gpu is None and resources is None:
-        raise ValueError('gpu or resources: give what to rent, e.g. gpu="H100" or resources={"cpus": "8+"}')
+        raise ValueError('gpu and resources are missing: give what to rent, e.g. gpu="H100" or resources={"cpus": "8+"}')
     if not base_models:
-        raise ValueError('base_models: name the models that the server may train, as {"qwen": "Qwen/Qwen3-0.6B"}')
+        raise ValueError('base_models is empty: name the models that the server may train, as {"qwen": "Qwen/Qwen3-0.6B"}')
     served = " ".join(shlex.quote(f"{name}={source}") for name, source in base_models.items())
     wanted = dict(resources or {}) | ({"accelerators": gpu if ":" in gpu else f"{gpu}:1"} if gpu else {})
     sent, package = _package(art_version)
@@ -78,7 +78,7 @@ def _package(art_version: str | None) -> tuple[dict[str, Any], str]:
 class SkyPilotBackend(RemoteBackend):
     """A RemoteBackend on a rented machine. `initialize_cluster` creates it.
 
-    Only `down` returns the machine: it keeps running, and costing, after the backend or the notebook is closed.
+    Call `down` to return the machine: it keeps running, and costs money, after the backend or the notebook is closed.
     """
 
     cluster_name: str
@@ -113,17 +113,17 @@ class SkyPilotBackend(RemoteBackend):
             force_restart: stop a running server and start a new one.
             tail_logs: print SkyPilot's output while it rents and installs.
             idle_minutes: minutes after the server has ended until SkyPilot returns the machine.
-            path: folder of what is logged here, and of the server's token.
+            path: folder for everything that is logged here, and for the server's token.
             sky, ssh: the commands; `sky` is looked up in PATH by default.
             base_models: required: the models that the server may train, by name: hub names, or folders on the machine,
                 relative to `art_version` if that is a folder.
 
         Raises: FileNotFoundError: no command `sky`. ValueError: as `server_task`. RuntimeError: SkyPilot failed, or the
-        server did not start; the message has the output. A rented machine is not returned then.
+        server did not start; the message has the output. A machine that was rented stays rented.
         """
         found = sky or shutil.which("sky")
         if found is None:
-            raise FileNotFoundError("the command `sky` is missing: uv tool install skypilot (or pipx install skypilot)")
+            raise FileNotFoundError("the command `sky` is missing: install it with `uv tool install skypilot` or pipx")
         variables = _variables(env_path) if env_path else {}
         task = server_task(gpu, resources, art_version, list(variables), base_models=base_models)
         token_file = Path(path or ".art") / f".{cluster_name}.token"
@@ -198,7 +198,7 @@ async def _launch(
 
 
 async def _run(command: list[str], values: dict[str, str], show: bool) -> None:
-    """Run a command. Raises: RuntimeError with its last lines when it fails; secret values are masked."""
+    """Run a command. Raises: RuntimeError with its last lines of output when it fails; secret values are masked."""
     process = await asyncio.create_subprocess_exec(
         *command, env=os.environ | values, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,

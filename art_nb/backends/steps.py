@@ -18,7 +18,7 @@ from art_nb.types import TrainConfig, TrainSFTConfig
 class StepRequest:
     """One training step: on groups, or with a `TrainSFTConfig` on demonstrations.
 
-    log: write a row and the trajectories. key: unique to the step; a repeated request is not taken twice.
+    log: write a row and the trajectories. key: unique to the step, so that a repeated request is not trained twice.
     """
 
     data: list[Any]
@@ -37,7 +37,7 @@ class StepState:
     """The step of a checkpoint.
 
     split: "train" or "sft", the kind of the step. row: its metrics; None if it was not logged. request: the key of the
-    `StepRequest` that it answers.
+    `StepRequest` that the step carried out.
     """
 
     step: int
@@ -52,7 +52,7 @@ class StepState:
 
     @classmethod
     def read(cls, folder: Path, step: int) -> Self:
-        """Read state.json of a step's checkpoint. folder: of the model's files. Raises: DamagedCheckpoint."""
+        """Read state.json of a step's checkpoint. folder: the model's folder. Raises: DamagedCheckpoint."""
         path = checkpoints.step_folder(folder / "checkpoints", step) / "state.json"
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ class StepState:
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row, without its lists and texts."""
+    """Return the numbers of a row, without its lists and strings."""
     return {name: value for name, value in row.items() if isinstance(value, int | float)}
 
 
@@ -77,7 +77,7 @@ def choice_advantages(trajectory: Trajectory) -> list[float | None]:
 
 
 def set_advantages(groups: list[TrajectoryGroup], advantages: list[list[list[float | None]]] | None) -> None:
-    """Set `token_advantages` of each choice, by group, trajectory and choice, as training in this process does."""
+    """Set each choice's `token_advantages`, as in-process training does. advantages: by group, trajectory and choice."""
     for group, of_group in zip(groups, advantages or [], strict=advantages is not None):
         for trajectory, of_trajectory in zip(group, of_group, strict=True):
             for choice, advantage in zip(trajectory.all_choices(), of_trajectory, strict=True):

@@ -37,7 +37,7 @@ ID = "token_id:"  # prefix of tokens that vLLM returns as ids
 def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000, host: str = "127.0.0.1") -> list[str]:
     """Return the command that starts the server, in an environment with the variables of `environment`.
 
-    base_model: as of the `TrainableModel`. rank: of its adapter. gpus: number of GPUs for tensor parallelism.
+    base_model: that of the `TrainableModel`. rank: that of its adapter. gpus: number of GPUs for tensor parallelism.
     host: address to listen on.
 
     Raises: ValueError for a rank above vLLM's limit.
@@ -57,7 +57,7 @@ def environment(api_key: str) -> dict[str, str]:
 
 
 class VllmServer:
-    """A vLLM server of one base model. It must see the checkpoint folders. Arguments: as of `VllmBackend`."""
+    """A vLLM server of one base model. It must see the checkpoint folders. Arguments: as in `VllmBackend`."""
 
     def __init__(self, url: str, api_key: str, patience: float):
         self._connection = Connection(url, api_key, patience)
@@ -90,7 +90,7 @@ class VllmServer:
         raise AssertionError  # unreachable: the second round returns or raises
 
     async def _loaded(self, folder: Path) -> str:
-        """Let vLLM load the adapter unless it has; return its name there, which depends on the adapter's content."""
+        """Load the adapter into vLLM unless it is loaded; return its name there, which depends on the adapter's content."""
         name = _adapter_name(folder, (folder / ADAPTER).stat().st_mtime_ns)
         if name not in self._loading:
             body = {"lora_name": name, "lora_path": str(folder.absolute())}
@@ -102,7 +102,7 @@ class VllmServer:
             if "already been loaded" not in str(error):
                 self._loading.pop(name, None)
                 raise RuntimeError(
-                    f"vLLM does not load the adapter in {folder}: {error}. Start vLLM with the command of "
+                    f"vLLM did not load the adapter in {folder}: {error}. Start vLLM with the command of "
                     "`art_nb.backends.vllm.command`, with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True in its environment "
                     "(`environment`), on a machine that sees this folder."
                 ) from error
@@ -114,7 +114,7 @@ class VllmServer:
 
 @lru_cache(maxsize=64)
 def _adapter_name(folder: Path, modified: int) -> str:
-    """Return a name of step and content. modified: the file's time, part of the key of the cache."""
+    """Return a name made from the step and the content. modified: the file's modification time, part of the cache key."""
     with (folder / ADAPTER).open("rb") as file:
         digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=12))
     return f"{folder.name}-{digest.hexdigest()}"
@@ -134,7 +134,7 @@ class VllmDecoder(Decoder):
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks = {task for task in self._tasks if task.get_loop() is loop}  # another loop was abandoned
+        self._tasks = {task for task in self._tasks if task.get_loop() is loop}  # others were abandoned with their loop
 
     def submit(self, generations: list[Generation]) -> None:
         """Send each generation by itself; vLLM batches them."""
@@ -161,7 +161,7 @@ class VllmDecoder(Decoder):
             self._append(generation, answer["token_ids"], answer["logprobs"])
             if not generation.finish_reason:
                 count, reason = len(generation.tokens), answer["finish_reason"]
-                raise RuntimeError(f"vLLM ended an answer after {count} tokens: {reason}")
+                raise RuntimeError(f"vLLM ended an answer early, after {count} tokens ({reason}): see its log")
         except asyncio.CancelledError:
             generation.done.cancel()
         except Exception as error:
@@ -178,7 +178,7 @@ class VllmDecoder(Decoder):
         }  # fmt: skip
 
     def _append(self, generation: Generation, tokens: list[int], logprobs: dict[str, Any]) -> None:
-        """Append tokens until the generation ends as it does with any decoder."""
+        """Append tokens until the generation ends, by the same rules as with any decoder."""
         for token, logprob, top in zip(tokens, logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
             likeliest = sorted((top or {}).items(), key=lambda item: -item[1])[: generation.options.top_logprobs]
             generation.append(token, logprob, [(int(name.removeprefix(ID)), p) for name, p in likeliest])
@@ -191,8 +191,8 @@ class VllmDecoder(Decoder):
 class VllmBackend(LocalBackend):
     """A `LocalBackend` that samples on a vLLM server; `command` returns the command that starts it.
 
-    url: of the server, e.g. "http://localhost:8000". api_key: its `--api-key`. patience: seconds to retry while it cannot be
-    reached, for example during a restart. local: arguments of `LocalBackend`; the server must see `path`.
+    url: the server's address, e.g. "http://localhost:8000". api_key: its `--api-key`. patience: seconds to retry while it
+    cannot be reached, for example during a restart. local: arguments of `LocalBackend`; the server must see `path`.
     """
 
     def __init__(self, url: str, *, api_key: str = "none", patience: float = 60.0, **local: Any) -> None:

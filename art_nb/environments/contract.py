@@ -1,7 +1,7 @@
 """Play any environment of TRL's `environment_factory` contract with a model behind a chat client.
 
 The contract: `reset(**row)` returns what follows the prompt; every other public method is a tool, with type hints and a
-Google docstring; `get_reward()` returns the reward. Properties are no tools, and four of them are read here if they exist:
+Google docstring; `get_reward()` returns the reward. Properties are not tools, and four of them are read here if they exist:
 
 - `over`: True once the episode has ended. Without it the episode ends, as in TRL, when the model answers without a call.
 - `plain_tool`: name of the tool, of one parameter, that receives an answer without a call.
@@ -46,7 +46,7 @@ def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
 def observation_text(source: str, result: Any) -> str:
     """Return an observation as the text that the model reads: JSON for values other than text.
 
-    source: named in errors. Raises: BrokenEnvironment for what text cannot represent.
+    source: named in errors. Raises: BrokenEnvironment for a value that text cannot represent.
     """
     if result is None or isinstance(result, str):
         return clean(result or "")
@@ -57,10 +57,10 @@ def observation_text(source: str, result: Any) -> str:
     try:
         return json.dumps(result, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise BrokenEnvironment(f"{source} returned what JSON cannot represent: {error}.") from error
+        raise BrokenEnvironment(f"{source} returned a value that JSON cannot represent: {error}.") from error
 
 
-GRACE = 1.0  # seconds for a call that runs when its rollout ends
+GRACE = 1.0  # seconds to wait for a call that is still running when its rollout ends
 
 
 class _Episode:
@@ -107,7 +107,7 @@ class _Episode:
         return await self.reward()
 
     async def call(self, name: str, arguments: str | dict | None) -> str:
-        """Call a tool. What the model did wrong, and what the tool raises, is the observation, as in TRL."""
+        """Call a tool. As in TRL, the message of a malformed call or of the tool's exception is the observation."""
         try:
             given = parse_arguments(self.schemas.values(), name, arguments)
             result = await self.calls.call(f"tool {name} of {self.name}", self.methods[name], self.environment, **given)
@@ -180,8 +180,8 @@ async def rollout_environment(
     metrics: the environment's; `turns`; `tool_failures` (calls that were malformed or raised; the model reads why);
     `out_of_turns`.
 
-    Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns what is no text, or changes
-    its tools: gather records it, with `max_exceptions`, and goes on. Any exception of the client.
+    Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns a value that is not text, or
+    changes its tools: with `max_exceptions`, gather records it and continues. Any exception of the client.
     """
     if max_turns < 1:
         raise ValueError(f"max_turns is {max_turns}: expected 1 or more")

@@ -54,7 +54,7 @@ class ToolEpisode:
         raise NotImplementedError
 
     def reward(self) -> float:
-        """Return the reward of the episode; one that is broken off is scored as it is."""
+        """Return the reward of the episode; an unfinished one is scored in its current state."""
         raise NotImplementedError
 
     def metrics(self) -> dict[str, float]:
@@ -71,7 +71,7 @@ class ToolEpisode:
     def call(self, name: str | None, arguments: str | dict | None) -> str:
         """Make one tool call and return the observation.
 
-        A call of an unknown tool or with malformed arguments ends the episode. So does `call(None, None)`, which stands for
+        A call to an unknown tool or with malformed arguments ends the episode. So does `call(None, None)`, which represents
         an answer without a call. A call that the tool refuses does not: the agent may try again.
 
         arguments: JSON as the model wrote it, or the object.
@@ -148,7 +148,7 @@ class ToolEnvironment:
         raise NotImplementedError
 
     def get_reward(self) -> float:
-        """Return the episode's reward; one that is broken off is scored as it is."""
+        """Return the episode's reward; an unfinished one is scored in its current state."""
         return self.episode.reward()
 
     @property

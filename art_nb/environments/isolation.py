@@ -43,14 +43,14 @@ class IsolatedCalls:
             await asyncio.wait([asyncio.wrap_future(self._last)], timeout=seconds)
 
     def call_later(self, function: Callable[[], Any]) -> None:
-        """Call a function when the running call has returned; nobody waits for it."""
+        """Call a function once the running call has returned, without waiting for it."""
         self._queue().put((Future(), function))
 
     async def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`. what: its name in messages.
 
-        Raises: BrokenEnvironment after the time limit; with a limit also in place of SystemExit and others that are no
-        `Exception`. Any exception of the function.
+        Raises: BrokenEnvironment after the time limit; with a limit, also in place of SystemExit and similar, which are not
+        an `Exception`. Any exception of the function.
         """
         is_async = inspect.iscoroutinefunction(function)
         if self._seconds is None:

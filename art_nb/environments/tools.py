@@ -95,7 +95,7 @@ def resolved(schema: dict, within: dict | None = None, path: tuple[str, ...] = (
             return value
         if isinstance(reference := value.get("$ref"), str):
             if not reference.startswith("#/") or reference in path:
-                raise ValueError(f"the schema refers to {reference}, by itself or outside: such tools cannot be shown here")
+                raise ValueError(f"the schema refers to {reference}, which is recursive or in another file: leave it out")
             found: Any = within
             for part in reference.removeprefix("#/").split("/"):
                 found = found[part]
@@ -106,7 +106,7 @@ def resolved(schema: dict, within: dict | None = None, path: tuple[str, ...] = (
 
 
 def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """(description, {parameter: description}) of a Google docstring."""
+    """Return (description, {parameter: description}) of a Google docstring."""
     description, *sections = re.split(r"^(Args|Returns|Raises):\s*$", inspect.getdoc(function) or "", flags=re.MULTILINE)
     described = dict(zip(sections[::2], sections[1::2], strict=True)).get("Args", "")
     entries = re.findall(r"^    (\w+)[^:\n]*:\s*(.*(?:\n     +.*)*)", described, flags=re.MULTILINE)
@@ -151,14 +151,14 @@ def _not_json(constant: str) -> Any:
 
 @cache
 def _validator() -> Any:
-    """Return jsonschema's validator of pydantic's and MCP's draft, with `items` of draft 7, too; 3.0 is no integer here."""
+    """Return jsonschema's validator of pydantic's and MCP's draft, with `items` of draft 7, too; 3.0 is not an integer."""
     from jsonschema.validators import Draft202012Validator as Latest  # half a second
     from jsonschema.validators import extend
 
     def items(validator: Any, schemas: Any, value: Any, schema: dict) -> Iterator[Any]:
         if not isinstance(schemas, list):
             yield from Latest.VALIDATORS["items"](validator, schemas, value, schema)
-        elif isinstance(value, list):  # a schema for each place, which is `prefixItems` in later drafts
+        elif isinstance(value, list):  # a schema for each position, which is `prefixItems` in later drafts
             for each, of_place in zip(value, schemas, strict=False):
                 yield from validator.descend(each, of_place)
 

@@ -17,8 +17,8 @@ from art_nb.export.hub import push_to_hub
 def export(options: Sequence[str]) -> int:
     """Run the command; return its exit code. Expected errors become one line on stderr."""
     parser = argparse.ArgumentParser(
-        prog="art-nb export", description="Write a checkpoint in a format that other engines load. At least 50 greedy "
-        "answers are compared with the checkpoint's own first. --push reads HF_TOKEN.",
+        prog="art-nb export", description="Write a checkpoint in a format that other engines load, after comparing at "
+        "least 50 greedy answers with the checkpoint's own. --push reads HF_TOKEN.",
     )  # fmt: skip
     parser.add_argument("model", metavar="MODEL", help="NAME or PROJECT/NAME; append @STEP for a step other than the latest")
     parser.add_argument("out", metavar="OUT", type=Path, help="a new or empty folder")
@@ -46,7 +46,7 @@ def export(options: Sequence[str]) -> int:
 def _repository(push: str | None) -> str | None:
     target, _, name = (push or "").partition(":")
     if push and (target != "hub" or name.count("/") != 1):
-        raise ValueError(f"--push {push}: expected hub:OWNER/NAME. For Together or W&B use art.utils.deploy_model.")
+        raise ValueError(f"--push {push}: expected hub:OWNER/NAME; Together and W&B: art_nb.utils.deployment.deploy_model")
     return name or None
 
 
@@ -59,6 +59,6 @@ def _conversations(path: Path) -> list[list[dict[str, Any]]]:
             raise ValueError(f"{path}, line {number}, is not JSON: {error}") from error
         if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
             example = '[{"role": "user", "content": "hello"}]'
-            raise ValueError(f"{path}, line {number}: expected a list of messages, as {example}")
+            raise ValueError(f"{path}, line {number}: expected a list of messages, such as {example}")
         found.append(messages)
     return found

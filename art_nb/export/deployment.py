@@ -36,7 +36,7 @@ class DeploymentConfig(BaseModel):
 class TogetherDeploymentConfig(DeploymentConfig):
     """Where Together downloads the adapter: from an S3 bucket or the Hugging Face hub.
 
-    s3_bucket: the adapter is uploaded there by boto3, with the keys that boto3 finds; prefix: of the object's name.
+    s3_bucket: the adapter is uploaded there by boto3, with the credentials that boto3 finds; prefix: of the object's name.
     hub_repository: "OWNER/NAME", uploaded by `art-nb export --push`. HF_TOKEN, if set, is sent to Together for private ones.
     wait_for_completion: wait until the model is served.
     """
@@ -162,7 +162,7 @@ async def _poll(http: httpx.AsyncClient, job_id: str, wait: bool, verbose: bool)
         if job["status"] == "Complete" or not wait:
             return job["args"]["modelName"]
         if time.monotonic() > deadline:
-            raise TimeoutError(f"Together's job {job_id} still runs after {TIMEOUT:g} s; call again to keep waiting")
+            raise TimeoutError(f"Together's job {job_id} is still running after {TIMEOUT:g} s; call again to keep waiting")
         await asyncio.sleep(POLL_INTERVAL)
 
 

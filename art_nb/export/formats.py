@@ -1,4 +1,4 @@
-"""Write a checkpoint as PEFT adapter, merged transformers folder or GGUF file, and compare it before it gets its name."""
+"""Write a checkpoint as a PEFT adapter, a merged transformers folder or a GGUF file that passes a comparison with it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def export_checkpoint(
         form: "adapter": PEFT's layout, which PEFT, TRL, Unsloth and vLLM load on top of the base model; "merged": an
             ordinary transformers folder; "gguf": `model.gguf` for llama.cpp.
         conversations: prompts to compare greedy answers on, each a list of messages. None: the model's logged prompts.
-            Short requests are added up to 50.
+            Short requests are added to make 50.
         base: name of the base model to record; None: the name in the checkpoint.
 
     Returns: how the export's answers compare with the checkpoint's.
@@ -56,7 +56,7 @@ def export_checkpoint(
         raise FileExistsError(f"{out} exists: expected a folder that is new or empty")
     policy = load_policy(checkpoint.folder, engine="transformers")
     prompts: Sequence[Sequence[dict[str, Any]]] = conversations or checkpoint.conversations(CONVERSATIONS)
-    with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop, as a notebook's
+    with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop, such as a notebook's
         answers = thread.submit(asyncio.run, greedy_answers(policy, prompts, skip=not conversations)).result()
         more = [[{"role": "user", "content": f"Say {number}."}] for number in range(CONVERSATIONS - len(answers))]
         answers += thread.submit(asyncio.run, greedy_answers(policy, more)).result()

@@ -15,10 +15,10 @@ def push_to_hub(folder: str | os.PathLike, repository: str, *, private: bool = T
 
     repository: "OWNER/NAME", created if missing. private: applies only when it is created.
 
-    Reads the key from HF_TOKEN; HF_ENDPOINT names another hub than huggingface.co.
+    Reads the key from HF_TOKEN; HF_ENDPOINT names a hub other than huggingface.co.
 
     Raises: ValueError: no key, or the adapter's base model is not on the hub. PermissionError: the hub rejects the key.
-    RuntimeError: it rejects the upload; with its reason. ConnectionError: it can't be reached.
+    RuntimeError: it rejects the upload; the message contains its reason. ConnectionError: it can't be reached.
     """
     import httpx
     from huggingface_hub import HfApi

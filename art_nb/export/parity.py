@@ -137,7 +137,7 @@ def compare(answers: Sequence[GreedyAnswer], engine: Engine, dtype: torch.dtype)
     message = f"the export's answers differ from the checkpoint's: {report}"
     if report.same + report.ties < report.answers:
         answer, other = max(different, key=lambda pair: pair[1].behind)
-        where = f"After {other.same} tokens of an answer it prefers another one by {other.behind:.2g} nats"
+        where = f"After {other.same} tokens of an answer it prefers another token by {other.behind:.2g} nats"
         message += f". {where}: {answer.text[-200:]!r}"
     raise ParityError(message)
 

@@ -1,4 +1,4 @@
-"""A dict of limited size, for what clients can make grow."""
+"""A dict of limited size, for entries whose number depends on clients."""
 
 from typing import TypeVar
 

@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 ATTENTION = "art_nb_slots"
-FEW = 16  # new tokens of a slot that share a padded call: a step with MAX_SPECULATED tokens has one more
+FEW = 16  # new tokens per slot up to which slots share a padded call; decoding has at most MAX_SPECULATED + 1
 MAX_SCORES = 2**26  # of a padded call, for one head
 MAX_MASKED = 8  # new tokens per slot up to which one masked call for unequal slots is faster than a call per slot
 
@@ -98,9 +98,9 @@ class SlotGroup:
 
 
 class PaddedGroup:
-    """Slots in one attention call, padded to one number of new tokens: on a GPU kernel launches cost more than padding.
+    """Slots in one attention call, padded to equally many new tokens: on a GPU kernel launches cost more than padding.
 
-    slots, news, ends: of each slot, as in `SlotGroup`. tokens: (M,), their query tokens in the packed row.
+    slots, news, ends: one entry per slot, as in `SlotGroup`. tokens: (M,), their query tokens in the packed row.
     """
 
     def __init__(self, slots: list[int], news: list[int], ends: list[int], tokens: torch.Tensor, device: torch.device):
@@ -177,7 +177,7 @@ class SlotCache(Cache):
         return groups
 
     def _padded_groups(self, slots: list[int], news: list[int], ends: list[int]) -> list[PaddedGroup]:
-        """Return groups of slots with up to `FEW` new tokens, and of each doubling of it, at most `MAX_SCORES` in each."""
+        """Group slots by new tokens: up to `FEW`, up to twice as many, and so on; at most `MAX_SCORES` scores in a group."""
         begins, by_size, high = np.cumsum([0, *news]), defaultdict[int, list[list[int]]](list), max(ends)
         for i, new in enumerate(news):
             groups = by_size[size := max(FEW, 1 << (new - 1).bit_length())]
@@ -223,7 +223,7 @@ class SlotCache(Cache):
 
     @staticmethod
     def _attend(groups: Sequence[SlotGroup | PaddedGroup], query, keys, values, scaling, window, out) -> torch.Tensor:
-        """query: (M, H, D), ordered by group; writes to `out`: (M, H, Dv)."""
+        """Attend group by group, and write to `out`: (M, H, Dv). query: (M, H, D), ordered by group."""
         kv_heads, heads = keys.shape[1], query.shape[1] // keys.shape[1]
         # Query heads that share a KV head become further queries of it, so keys and values are not copied.
         query, out = (x.unflatten(1, (kv_heads, heads)) for x in (query, out))

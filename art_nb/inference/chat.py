@@ -57,7 +57,7 @@ def _as_list(stop: Any) -> Any:
 
 
 NonEmpty = Annotated[str, Field(min_length=1)]
-TRUE_OR_FALSE, TOKENS, ZERO = "True or False", f"an integer from 1 to {2**31}", "0, others are not supported"
+TRUE_OR_FALSE, TOKENS, ZERO = "True or False", f"an integer from 1 to {2**31}", "0; other values are not supported"
 STRINGS = "a non-empty string or a list of them"
 
 
@@ -140,7 +140,7 @@ def parse_options(parameters: dict[str, Any]) -> ChatOptions:
     fields = ChatOptions.model_fields
     if unknown := sorted(given.keys() - fields.keys() - IGNORED):
         known = ", ".join(sorted([*fields, "extra_body"]))
-        raise RequestError(f"{', '.join(unknown)}: unknown here; this sampler knows {known}")
+        raise RequestError(f"{', '.join(unknown)}: unknown here; this sampler supports {known}")
     try:
         return ChatOptions.model_validate(given)
     except ValidationError as error:
@@ -165,7 +165,7 @@ class SampledChoice(Protocol):
 
 
 def is_sampled(choice: Choice) -> TypeGuard[SampledChoice]:
-    """Whether the choice carries its tokens, those of the prompt and their probabilities (vLLM gives at most its own)."""
+    """Whether the choice has its token ids, the prompt's, and log-probabilities (a choice from vLLM has at most its ids)."""
     fields = "prompt_token_ids", "token_logprobs"
     return bool(getattr(choice, "token_ids", None)) and all(hasattr(choice, name) for name in fields)
 

@@ -86,7 +86,7 @@ class ChatTemplate:
         return message
 
     def _check_role(self, role: str) -> None:
-        """Raises: RequestError if the template silently drops the messages of this role."""
+        """Raise a RequestError if the template silently drops the messages of this role."""
         self._checked_roles.add(role)
         before: list[dict[str, Any]] = [USER, CALLING] if role == "tool" else []
         message = RESULT if role == "tool" else {"role": role}
@@ -96,11 +96,11 @@ class ChatTemplate:
             return  # refused, which is not silent
         if "included?" not in text:
             self._checked_roles.remove(role)
-            raise RequestError(f"messages: this model's chat template leaves out what the role {role!r} says: use another")
+            raise RequestError(f"messages: this model's chat template drops messages of role {role!r}: use another role")
 
 
 def verify_template(tokenizer) -> None:
-    """Raises: RequestError if a few plain conversations get other token ids than from transformers."""
+    """Compare the ids of a few plain conversations with those of transformers. Raises: RequestError if they differ."""
     source, verified = str(tokenizer.chat_template), control_tokens(tokenizer).verified
     if source in verified:
         return
@@ -113,7 +113,7 @@ def verify_template(tokenizer) -> None:
         plain = list(map(with_parsed_arguments, messages))
         if ids != tokenizer.apply_chat_template(plain, tools=tools, add_generation_prompt=True, return_dict=False):
             raise RequestError(
-                "messages: this model's chat template builds control tokens in a way that can't be followed, so they can't "
+                "messages: this model's chat template builds control tokens in a way that can't be tracked, so they can't "
                 f"be distinguished from the text of messages; the template begins with {source[:80]!r}"
             )
     verified.add(source)

@@ -26,7 +26,7 @@ _LOOP_LOCK = threading.Lock()
 
 
 class RawAnswer:
-    """What `with_raw_response` returns: the answer behind `parse()`. In process there are no headers."""
+    """The result of `with_raw_response`: `parse()` returns the answer. In process there are no headers."""
 
     headers = httpx.Headers()
 
@@ -38,7 +38,7 @@ class RawAnswer:
 
 
 class _InProcess:
-    """What both clients share. A subclass has `_create`, for `chat.completions.create`."""
+    """The code that both clients share. A subclass defines `_create`, for `chat.completions.create`."""
 
     def __init__(self, create: Create, names: Names, loop: Loop | None = None, **options: Any):
         super().__init__(**DEFAULTS | options)

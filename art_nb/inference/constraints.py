@@ -1,4 +1,4 @@
-"""Constrained decoding: which tokens may come next when a request requires JSON of a schema, or a tool call.
+"""Constrained decoding: which tokens may come next when a request requires JSON that fits a schema, or a tool call.
 
 llguidance compiles and follows the grammars. The JSON schema features that it supports:
 https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md. Tool calls have the format that
@@ -25,7 +25,7 @@ class Constraint:
         self._matcher = matcher
 
     def allowed(self, vocabulary: int) -> torch.Tensor:
-        """Which tokens may come next: (vocabulary,) bool. Raises: RequestError when the grammar is too complex."""
+        """Return which tokens may come next: (vocabulary,) bool. Raises: RequestError when the grammar is too complex."""
         bits = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.uint8)
         if self._matcher.is_error():
             raise _unsupported(self._matcher.get_error())
@@ -66,14 +66,14 @@ class Constraints:
         return "\n".join([f"start: {' | '.join(starts)}", *rules])
 
     def _call(self, i: int, function: dict[str, Any]) -> str:
-        """The rules of a call of this function. Its schema has a rule of its own, because `$ref` starts at its root."""
+        """The rules of a call to this function. Its schema has a rule of its own, because `$ref` is relative to its root."""
         begin = json.dumps(f'{{"name": {json.dumps(function["name"])}, "arguments": ')
         body = f'NEWLINE? {begin} arguments_{i} "}}" NEWLINE?'
         arguments = {"type": "object", **(function.get("parameters") or {})}
         return f"call_{i}: {self._tag(TOOL_START)} {body} {self._tag(TOOL_END)}\narguments_{i}: {_json(arguments)}"
 
     def _tag(self, tag: str) -> str:
-        """A tag as the tokenizer writes it: one token if it has one for it, or text."""
+        """A tag as the tokenizer encodes it: as one token if there is one for it, else as text."""
         ids = self._vocabulary.tokenizer.encode(tag, add_special_tokens=False)
         return f"<[{ids[0]}]>" if len(ids) == 1 else json.dumps(tag)
 

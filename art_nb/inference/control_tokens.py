@@ -23,7 +23,7 @@ class ControlTokens:
     Added tokens of at most one visible character do not count, because no template uses them as markers: runs of spaces
     (Gemma, Phi) and single letters (DeepSeek).
 
-    size: of the vocabulary. templates: compiled with these tokens, by source. verified: sources that `verify_template`
+    size: the vocabulary's. templates: compiled with these tokens, by source. verified: sources that `verify_template`
     accepted.
 
     Raises: ValueError for a slow tokenizer.
@@ -32,7 +32,7 @@ class ControlTokens:
     def __init__(self, tokenizer):
         backend = getattr(tokenizer, "backend_tokenizer", None)
         if backend is None:
-            raise ValueError(f"{type(tokenizer).__name__} is no fast tokenizer: load it with AutoTokenizer.from_pretrained")
+            raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer: use AutoTokenizer.from_pretrained")
         self.size = len(tokenizer)
         self.templates: dict[str, jinja2.Template] = {}
         self.verified: set[str] = set()

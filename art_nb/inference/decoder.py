@@ -1,6 +1,6 @@
 """Continuous batching: one forward after the other over all generations in progress, with n-gram speculative decoding.
 
-A generation's tokens depend on its own draws only. The rest of the batch affects them by rounding at most.
+A generation's tokens depend on its own draws only. The rest of the batch affects them only through rounding.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class Decoder:
     """Completes generations: in this process (`BatchDecoder`) or on a server.
 
     waiting, active: generations; tokens_sampled, seconds: totals since the start. cache_tokens: see `Slots.admit`.
-    threads: most threads of torch during a forward; None: its setting.
+    threads: maximum number of torch threads during a forward; None: torch's setting.
     before_forward: awaited before each forward; lets callers submit further generations to the batch.
     on_submit: called when generations were submitted.
     on_reset: called when all generations are dropped after a failure.
@@ -51,7 +51,7 @@ class Decoder:
         return not (self.waiting or self.active)
 
     def forget(self, policy: str | None) -> None:
-        """Drop what is cached of one policy, or of all."""
+        """Drop the cached state of one policy, or of all."""
 
     def start(self) -> None:
         """Prepare for generations of the running event loop."""
@@ -81,7 +81,7 @@ class BatchDecoder(Decoder):
         return self.task is None or self.task.done()
 
     def forget(self, policy: str | None) -> None:
-        """Drop what is cached of one policy, or of all. Generations in progress compute it again."""
+        """Drop the cached state of one policy, or of all. Generations in progress compute it again."""
         self.slots.clear(policy)
         for generation in self.active:
             if not self.slots.held[generation.slot]:
@@ -178,7 +178,7 @@ class BatchDecoder(Decoder):
         controls = torch.tensor([(o.temperature, o.top_p, uniform) for o, uniform in rows], dtype=torch.float64)
         logprobs = torch.log_softmax(logits, dim=-1)
         if logprobs.amax(-1).isnan().any():
-            raise FloatingPointError("the model's output is not finite: its weights are broken")
+            raise FloatingPointError("the model's output is not finite: are its weights? Load an earlier checkpoint")
         tokens = sample_tokens(self._masked(generations, logits), *controls.to(logits.device).unbind(1))
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         most = max(options.top_logprobs for options, _ in rows)
@@ -227,7 +227,7 @@ class BatchDecoder(Decoder):
 
 @contextmanager
 def at_most_threads(most: int | None) -> Iterator[None]:
-    """Let torch use at most so many threads in the block; None: as it is set."""
+    """Limit torch to `most` threads during the block; None: keep torch's setting."""
     before = torch.get_num_threads()
     if most is None or most >= before:
         yield
@@ -240,7 +240,7 @@ def at_most_threads(most: int | None) -> Iterator[None]:
 
 
 class NgramTable:
-    """Proposes tokens that usually follow the last two; holds what last followed each pair, and how often in a row.
+    """Proposes tokens that usually follow the last two. Stores which token last followed each pair, and how often in a row.
 
     A proposed token is kept only if it is also drawn. Speculation therefore changes how many tokens a forward yields,
     but not which ones. Fixed text, such as the frame of a tool call, is proposed correctly most of the time.

@@ -17,9 +17,9 @@ from art_nb.inference.vocabulary import IncrementalText, Vocabulary
 class Generation:
     """One completion in progress; a request for n completions has n of these.
 
-    draws: its source of uniform numbers; done: resolved when it ends.
-    constraint: restricts the tokens that may be sampled; previous_slot: of the conversation's last turn.
-    client: a name of the requesting client; clients take turns when slots are scarce.
+    draws: its source of uniform random numbers; done: resolved when it ends.
+    constraint: restricts the tokens that may be sampled; previous_slot: that of the conversation's last turn.
+    client: the name of the requesting client; clients take turns when slots are scarce.
     pending: known tokens without keys and values; speculated: proposed tokens after them, see `NgramTable`.
     on_token: called after each forward that added tokens.
     """
@@ -77,7 +77,7 @@ class Generation:
         return {"token": text, "bytes": list(self.vocabulary.token_bytes(token)), "logprob": logprob}
 
     def _stops(self) -> bool:
-        """Whether the text contains a stop string, or a tool call where only one is allowed."""
+        """Whether the text contains a stop string (stored in `stopped`), or a tool call where only one is allowed."""
         one_call = self.options.tools and not self.options.parallel_tool_calls
         if not self.options.stop and not one_call:
             return False
@@ -86,7 +86,7 @@ class Generation:
         return self.stopped or bool(one_call and TOOL_END in text)
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
-        """End it: `done` gets the error, if there is one."""
+        """End the generation: resolve `done`, with the error if there is one."""
         self.finish_reason = reason
         if not self.done.done():
             self.done.set_exception(error) if error else self.done.set_result(None)

@@ -70,7 +70,7 @@ def describe_surrogate(messages: list[dict], **others: Any) -> str:
         for i, character in enumerate(text):
             if "\ud800" <= character <= "\udfff":
                 return f"{where} holds {character!a} at {i}, a lone surrogate, which is not valid text: replace it"
-    return "messages hold a lone surrogate, which is not valid text"
+    return "messages hold a lone surrogate, which is not valid text: replace it"
 
 
 def _strings(value: Any, where: str) -> Iterator[tuple[str, str]]:

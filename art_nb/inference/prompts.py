@@ -41,7 +41,7 @@ class IncrementalTemplate(ChatTemplate):
     """A chat template that renders only new messages, if it renders each message independently of the others.
 
     Whether it does is tested on `PROBES`. Consecutive tool messages count as one, because many templates frame them
-    together. A template that copies the contents of all `CONTENTS` unchanged is not run again for another content.
+    together. A template that copies all `CONTENTS` unchanged is not run again for other contents.
     """
 
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
@@ -109,7 +109,7 @@ class IncrementalTemplate(ChatTemplate):
         return self._render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
 
     def _frame(self, message: dict, first: bool) -> tuple[str, str] | None:
-        """Return what the template writes before and after a user's or tool's content; None if it does more with it."""
+        """Return what the template writes before and after a user's or tool's content; None if it changes the content."""
         role = message["role"]
         if role not in ("user", "tool") or len(message) != 2 and (self._shows_ids or "tool_call_id" not in message):
             return None
@@ -124,7 +124,7 @@ class IncrementalTemplate(ChatTemplate):
         return self._frames[key]
 
     def _key(self, message: dict) -> Any:
-        """What the template shows of a message. Ids of tool calls are always new, and few templates show them."""
+        """Return the fields that the template shows. Ids of tool calls are always new, and few templates show them."""
         if len(message) == 2:
             return message["role"], message["content"]
         if len(message) == 3 and not self._shows_ids:
@@ -146,7 +146,7 @@ def _blocks(messages: list[dict]) -> Iterator[list[dict]]:
 
 @dataclass
 class AnsweredConversation:
-    """Token ids of a conversation without the end of its answer, its slot, and how many prompts have continued it."""
+    """Token ids of a conversation without the answer's end token, its slot, and how many prompts have continued it."""
 
     ids: list[int]
     slot: int
@@ -170,7 +170,7 @@ class PromptEncoder:
         try:
             key = json.dumps([tools, arguments], sort_keys=True)
         except (TypeError, ValueError) as error:
-            raise RequestError(f"tools: expected plain JSON values ({error})") from error
+            raise RequestError(f"tools or chat_template_kwargs: expected plain JSON values ({error})") from error
         if key not in self._templates:
             self._templates[key] = IncrementalTemplate(self._tokenizer, tools, arguments)
         return self._templates[key]
@@ -178,7 +178,7 @@ class PromptEncoder:
     def encode(self, prompt: str) -> tuple[list[int], AnsweredConversation | None]:
         """Return the prompt's token ids, and the answered conversation that it continues.
 
-        Of several conversations with the same text, it is the one that was continued least, the first of these.
+        Of several conversations with the same text, it is the first of those that were continued least often.
         """
         cut = len(prompt)
         while (cut := max(prompt.rfind(end, 0, cut) for end in self._ends)) >= 0:
@@ -191,7 +191,7 @@ class PromptEncoder:
     def remember(self, prompt: str, text: str, ids: list[int], slot: int) -> None:
         """Remember an answered conversation, unless the template changed the prompt once it was answered.
 
-        prompt: its text before the answer; text: with the answer; ids: its tokens without the end of the answer.
+        prompt: its text before the answer; text: with the answer; ids: its tokens without the answer's end token.
         """
         cut = max(text.rfind(end) for end in self._ends)
         if cut >= 0 and text.startswith(prompt):

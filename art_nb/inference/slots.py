@@ -8,8 +8,8 @@ from art_nb.inference.cache import SlotCache
 from art_nb.inference.generation import Generation
 
 MIN_SHARED = 16  # tokens; a shorter common prefix is computed again
-MIN_AWAITED = 32  # tokens; wait one forward for a prefix that another generation computes if it saves as many
-MAX_PREFILL = 32768  # prompt tokens of one forward
+MIN_AWAITED = 32  # tokens; wait one forward for a prefix that another generation computes if that saves as many
+MAX_PREFILL = 32768  # prompt tokens of one forward, beyond which no further generation is admitted
 
 
 class Slots:
@@ -37,7 +37,7 @@ class Slots:
         """Give waiting generations a free slot each. Returns those admitted, and those that still wait.
 
         A prefix of the prompt that some slot holds is not computed again. active: generations that have a slot. most_tokens:
-        that the cache may have room for, slots times the longest conversation; None: no limit.
+        the maximum size of the cache, which is slots times the longest conversation; None: no limit.
         """
         # Continued conversations come first, so that each finds its slot unchanged. Those of a policy get adjacent slots.
         queue = sorted(waiting, key=lambda generation: (generation.previous_slot is None, generation.policy.name))
@@ -68,9 +68,9 @@ class Slots:
         return admitted, delayed
 
     def _rows(self, busy: list[Generation], generation: Generation, most_tokens: int | None) -> int | None:
-        """Return the number of the first slots of which the generation may have one; 0: it must wait, None: all.
+        """Return how many of the first slots the generation may choose from; 0: it must wait, None: all.
 
-        If the cache would become too large, what the other slots hold is dropped. A generation alone need not wait.
+        If the cache would become too large, the contents of the other slots are dropped. A lone generation need not wait.
         """
         if most_tokens is None:
             return None

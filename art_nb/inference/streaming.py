@@ -62,7 +62,7 @@ def build_choice(key: str, index: int, generation: Generation) -> Choice:
 
 
 class Chunks:
-    """Asynchronous iterator over the chunks of one request; `aclose()` cancels what is left.
+    """Asynchronous iterator over the chunks of one request; `aclose()` cancels the rest.
 
     Each chunk is the JSON of OpenAI's ChatCompletionChunk as a dict, and holds everything sampled since the one before.
 
@@ -103,7 +103,7 @@ class Chunks:
 
     def _on_done(self, done: asyncio.Future) -> None:
         if not done.cancelled():
-            done.exception()  # marks it as retrieved, also if another choice raises its own first
+            done.exception()  # marks it as retrieved, even if another choice raises its own first
         self._new.set()
 
     def _on_token(self) -> None:
@@ -131,7 +131,7 @@ class Chunks:
                 generation.cancel()
 
     def _next(self, generation: Generation, chunks: ChoiceChunks, left: dict[Generation, ChoiceChunks]) -> Iterator[dict]:
-        """Return what is new of one choice. Raises: the error that ended its sampling."""
+        """Return the new parts of one choice. Raises: the error that ended its sampling."""
         if not generation.done.done():
             return chunks.more()
         generation.done.result()
@@ -160,11 +160,11 @@ class ChoiceChunks:
         return self._delta({"role": "assistant", "content": ""})
 
     def more(self) -> Iterator[dict[str, Any]]:
-        """What is new while the generation is in progress."""
+        """Yield the new parts of a generation in progress."""
         yield from self._text(stable_prefix(self._generation.content(), self._generation.options))
 
     def last(self, whole: Choice) -> Iterator[dict[str, Any]]:
-        """The rest of a finished generation; `whole` is its choice."""
+        """Yield the rest of a finished generation; `whole` is its choice."""
         yield from self._text(whole.message.content or "", last=True)
         for i, call in enumerate(whole.message.model_dump()["tool_calls"] or []):
             arguments = call["function"].pop("arguments")

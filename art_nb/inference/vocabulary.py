@@ -28,7 +28,7 @@ class Vocabulary:
         return self._backend.decode(tokens, skip_special_tokens=False)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token, also of one that is part of a character."""
+        """Return the bytes of a token, even of one that is only part of a character."""
         text = self.token_text(token)
         return self.llguidance.decode_bytes([token]) if "\ufffd" in text else text.encode()
 

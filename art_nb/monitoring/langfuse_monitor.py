@@ -29,7 +29,7 @@ class LangfuseMonitor(Monitor):
     """Sends every logged trajectory to Langfuse.
 
     The trace is named "{model} {split}" and tagged with split and step; its session is the group. It contains a span for
-    each turn of a model, from the preceding messages to the answer, and in that a generation: model and checkpoint, the
+    each turn of a model, from the preceding messages to the answer, and inside it a generation: model and checkpoint, the
     prompt, the answer, tokens, cost. The trace has the rollout's times; those of turns show only their order.
 
     Args:
@@ -146,7 +146,7 @@ class _Trace:
             "value": self.reward, "dataType": "NUMERIC",
         }  # fmt: skip
 
-    # These three make it an id generator of OpenTelemetry.
+    # These three methods implement OpenTelemetry's id generator.
     def generate_trace_id(self) -> int:
         return self.id
 

@@ -43,7 +43,7 @@ class LogEntry:
 
 
 def snapshots(groups: Iterable[TrajectoryGroup], split: str, step: int) -> list[dict[str, Any]]:
-    """Return records of all trajectories for `LogEntry`. Later changes of a trajectory do not affect them."""
+    """Return records of all trajectories for `LogEntry`. Later changes to a trajectory do not affect them."""
     found = []
     for g, group in enumerate(groups):
         for i, trajectory in enumerate(group):
@@ -92,7 +92,7 @@ class Monitor:
         self.patience, self.backlog, self.sent, self.lost = patience, backlog, 0, 0
         self.trouble: str | None = None
         self._warned = self._rejected = False
-        self._thread: threading.Thread | None = None  # each has its own queue and event, since an old one may be stuck
+        self._thread: threading.Thread | None = None  # each thread has its own queue and event: an old one may be stuck
         self.secrets: list[str] = []  # removed from messages
 
     def submit(self, entry: LogEntry) -> None:

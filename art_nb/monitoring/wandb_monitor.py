@@ -23,7 +23,7 @@ class WandbMonitor(Monitor):
     With a key it logs to the service, without one to files, {model's folder}/wandb/offline-run-*: `wandb leet` displays and
     `wandb sync` uploads them. If the service is unreachable when the run starts, it logs to files.
 
-    Of the machine W&B gets platform, Python version and which of the libraries it knows are imported; no code or load.
+    W&B receives the machine's platform, Python version and which of the libraries it knows are imported; no code or load.
 
     Args:
         api_key: None: WANDB_API_KEY.

@@ -18,7 +18,7 @@ READABLE = 1_500  # characters; longer answers score less
 
 
 def accuracy(trajectory: Trajectory) -> tuple[float, str]:
-    """The share of valid calls: known tool, arguments in JSON, a result that is no error."""
+    """The share of valid calls: known tool, arguments in JSON, a result that is not an error."""
     calls = _calls(trajectory)
     if not calls:
         return 1.0, "no tool was called, so no call was wrong"
@@ -38,14 +38,14 @@ def efficiency(trajectory: Trajectory) -> tuple[float, str]:
 
 
 def completeness(trajectory: Trajectory) -> tuple[float, str]:
-    """1 when the conversation ends with an answer of the agent; 0.5 when it ends with a call or an empty answer."""
+    """1 when the conversation ends with an answer of the agent, 0.5 when it ends otherwise, 0 when it is empty."""
     if _final_answer(trajectory):
         return 1.0, "it ends with an answer"
     return 0.5 if trajectory.messages() else 0.0, "it ends without an answer"
 
 
 def user_satisfaction(trajectory: Trajectory) -> tuple[float, str]:
-    """A readable final answer: not empty, at most READABLE characters, without tool-call markup."""
+    """A readable final answer: not empty, at most READABLE characters, without tool-call or thinking markup."""
     answer = _final_answer(trajectory)
     if not answer:
         return 0.0, "there is nothing to read"

@@ -35,7 +35,7 @@ class JudgeReply:
 class JudgeUnavailable(Exception):
     """A temporary failure: rate limit, server error, lost connection or unreadable response.
 
-    wait: seconds that the server asks to wait before the next request, if it does.
+    wait: seconds to wait before the next request, if the server states them.
     """
 
     def __init__(self, message: str, wait: float | None = None):
@@ -71,7 +71,7 @@ async def call_judge(
 
 
 def context_tokens(model: str) -> int | None:
-    """Return a model's maximum input tokens by LiteLLM's table; None for unknown models."""
+    """Return a model's maximum input tokens from LiteLLM's table; None for unknown models."""
     table = _litellm().model_cost
     known = table.get(model) or table.get(model.partition("/")[2]) or {}
     tokens = known.get("max_input_tokens")

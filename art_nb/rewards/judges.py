@@ -74,7 +74,7 @@ class Judge(Protocol):
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
         """Score the trajectories of one group, at least one.
 
-        order: seed for the order of the trajectories in the prompt. sample: number of the sampled answer.
+        order: seed for the order of the trajectories in the prompt. sample: number of the judgement, if it is repeated.
         Raises: JudgeError.
         """
 
@@ -182,7 +182,7 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple, asyncio.Semapho
 
 
 def _slot(judge: LLMJudge) -> asyncio.Semaphore:
-    """Return the semaphore of a model and limit, which all its judges share: a judge named by a string is made per group."""
+    """Return the semaphore of a model and limit, which all its judges share: a judge given by name is created per group."""
     slots = _slots.setdefault(asyncio.get_running_loop(), {})
     return slots.setdefault((judge.model, judge.max_concurrent), asyncio.Semaphore(judge.max_concurrent))
 

@@ -60,7 +60,7 @@ def criteria_of(task: str) -> Sequence[Criterion]:
         _CRITERIA.update({each.name: each.value for each in entry_points(group=ENTRY_POINTS)} | _CRITERIA)
     if task not in _CRITERIA:
         names = ", ".join(sorted(_CRITERIA))
-        raise ValueError(f"no criteria for the task {task!r}: expected one of {names}. Add one by register(task, criteria).")
+        raise ValueError(f"no criteria for the task {task!r}: expected one of {names}. Add them: register(task, criteria).")
     found = _CRITERIA[task]
     return importlib.import_module(found).CRITERIA if isinstance(found, str) else found
 
@@ -80,7 +80,7 @@ class RubricJudge:
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
         """Score by the criteria; `rubric`, `order` and `sample` have no effect.
 
-        Raises: ValueError for a trajectory without a known task, or a criterion that returns no share from 0 to 1.
+        Raises: ValueError for a trajectory without a known task, or a criterion that returns a value outside 0 to 1.
         """
         return Judgement([self._score(trajectory, n) for n, trajectory in enumerate(trajectories, start=1)])
 

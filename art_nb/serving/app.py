@@ -119,7 +119,7 @@ def serve(options: Sequence[str]) -> int:
     for name, source in settings.base_models.items():
         if not Path(source).is_dir():
             print(f"{name}: {source} loads from the Hugging Face hub; {Path.cwd()} has no such folder", flush=True)
-    if created:  # its digest is stored: the next start cannot show it
+    if created:  # only its digest is stored: the next start cannot show it
         print(f"token (shown only once): {created}", flush=True)
     try:
         lock = lock_folder(settings.path)
@@ -130,7 +130,7 @@ def serve(options: Sequence[str]) -> int:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
         listening = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
     except OSError as error:
-        print(f"{settings.host} port {settings.port}: {error.strerror}. Choose with --host and --port.", file=sys.stderr)
+        print(f"{settings.host} port {settings.port}: {error.strerror}. Change --host or --port.", file=sys.stderr)
         return 1
     with listening, lock:
         host = f"[{settings.host}]" if ":" in settings.host else settings.host

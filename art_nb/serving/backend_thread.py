@@ -18,7 +18,7 @@ MAX_BUFFERED = 64  # items of a stream that its consumer has not read yet; then 
 
 
 class BackendThread:
-    """The thread. Call `start`, `run` and `stream` from one other event loop, always the same."""
+    """The thread. Call `start`, `run` and `stream` from a single other event loop."""
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
@@ -41,7 +41,7 @@ class BackendThread:
     async def stream(
         self, start: Callable[[], Coroutine[Any, Any, S]], produce: Callable[[S], AsyncGenerator[T, None]]
     ) -> AsyncGenerator[list[T], None]:
-        """Iterate over `produce(await start())`, which runs in the thread's loop, in lists of the items since the last one.
+        """Iterate over `produce(await start())`, which runs in the thread's loop, in lists of the items since the last list.
 
         A slow consumer pauses the producer. Closing this generator closes the producer.
         """

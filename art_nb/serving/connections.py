@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on what a stranger can hold: connections, and the time for headers and body.
+"""uvicorn's HTTP protocol with limits on connections, and on the time for headers and body, also without the token.
 
 `guard` sees a request when its headers are complete. A client without the token could otherwise hold sockets open without
 sending a request, until the process has no file descriptor left for its owner.
@@ -18,12 +18,12 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0  # for the headers of a request, from its first byte, and for the first byte of a connection
-BODY_RATE = 4096  # bytes per second that a body must arrive with, on average over HEADER_SECONDS
+BODY_RATE = 4096  # bytes per second at which a body must arrive, on average over HEADER_SECONDS
 MAX_CONNECTIONS = 2000
 RESERVED = 128  # file descriptors for everything but connections
 BACKLOG = 64  # connections that are accepted at a time
 AUTHENTICATED = "art_nb.authenticated"  # key of a request's scope: whether it carries the token
-REPEATED = ("socket.accept() out of system resource", "Invalid HTTP request received")  # messages that strangers can cause
+REPEATED = ("socket.accept() out of system resource", "Invalid HTTP request received")  # messages that any client can cause
 
 
 def max_connections() -> int:
@@ -44,7 +44,7 @@ def network(address: str) -> str:
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection. With too many, the oldest without an authenticated request is closed, of the greediest network."""
+    """One connection. If too many are open, the oldest unauthenticated one of the network with the most is closed."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -95,7 +95,7 @@ class LimitedProtocol(H11Protocol):
 
 
 class RepeatedMessages(logging.Filter):
-    """Passes one of the messages that strangers can cause at will in ten seconds, and all others."""
+    """Passes only one in ten seconds of the messages in REPEATED, and all others."""
 
     last = -1e9
 

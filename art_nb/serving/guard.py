@@ -12,7 +12,7 @@ response, whatever else the request contains and whether the route exists (tests
     *     *         401 missing or invalid token
 
 With or without the token: 403 for a browser page of another origin, 413 for a body that is too long, 429 over the limits.
-Requests without the token, and those of other origins, have limits of their own: they spend nothing of the owner's.
+Requests without the token, and those of other origins, have limits of their own: they do not count towards the owner's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from art_nb.serving.connections import AUTHENTICATED, network
 from art_nb.serving.settings import Settings
 from art_nb.serving.tokens import AccessToken
 
-# The login page submits the login code of an address with #code=..., which browsers do not send.
+# The login page submits the login code in an address that ends in #code=..., which browsers do not send themselves.
 LOGIN = Path(__file__).with_name("ui").joinpath("login.html").read_bytes()
 _DIGESTS = [hashlib.sha256(script).digest() for script in re.findall(rb"<script>(.*?)</script>", LOGIN, re.DOTALL)]
 SCRIPT_HASH = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in _DIGESTS)
@@ -114,7 +114,7 @@ class Guard:
             self._buckets.clear()
         self._buckets[spender] = (max(left - 1, 0.0), now)
         if left < 1:
-            raise StatusError(429, f"more than {rate:g} requests per second", **RETRY)
+            raise StatusError(429, f"more than {rate:g} requests per second from this address: send fewer", **RETRY)
 
     def _is_allowed(self, origin: str, host: str) -> bool:
         return origin.partition("//")[2] == host or origin in self.settings.origins

@@ -20,13 +20,13 @@ from art_nb.storage.run_log import RunLog
 
 UI = Path(__file__).with_name("ui")
 INTERVAL = 1.0  # seconds between two updates of a page
-MAX_TRAJECTORIES = 128  # of a step; the page says how many there are
+MAX_TRAJECTORIES = 128  # of a step; the page shows how many there are
 
 
 @cache
 def files() -> dict[str, tuple[bytes, str]]:
     """Return the page's scripts and style sheets: content and media type, by name."""
-    from art_nb.widgets import TrainingView, TrajectoryViewer  # imported at first use: they take longer than the server
+    from art_nb.widgets import TrainingView, TrajectoryViewer  # imported at first use: they load more slowly than the server
     from art_nb.widgets.view import stylesheet
 
     script, style = "text/javascript", "text/css"

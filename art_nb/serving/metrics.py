@@ -19,7 +19,7 @@ class ServerMetrics:
     def __init__(self, state: ServerState) -> None:
         self.state, self.registry = state, CollectorRegistry()
         self.requests = Counter("art_nb_requests", "Requests", ["route", "status"], registry=self.registry)
-        self.seconds = Histogram("art_nb_request_seconds", "Until the last byte", ["route"], registry=self.registry)
+        self.seconds = Histogram("art_nb_request_seconds", "Seconds until the last byte", ["route"], registry=self.registry)
         self.registry.register(self)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:

@@ -1,6 +1,6 @@
 """The models of a server: registered by clients, found again after a restart, loaded at their first use.
 
-What loads or samples runs in the backend's event loop; what only looks up or reads files, in any thread.
+Methods that load or sample run in the backend's event loop; those that only look up or read files, in any thread.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ModelRegistry:
             try:
                 spec = ModelSpec.model_validate_json(path.read_bytes())
             except ValueError as error:
-                log.error("%s is damaged, its model is not served: restore the file or register the model (%s)", path, error)
+                log.error("%s is damaged, so its model is not served: restore it or register the model (%s)", path, error)
             else:
                 self.specs[spec.key] = spec
 

@@ -45,12 +45,12 @@ class Settings(CommandSettings):
     engine: Literal["auto", "unsloth", "transformers"] = Field("auto", description="loader of the models")
     seed: int = Field(0, description="seed of new adapters and of sampling")
     slots: int = Field(128, ge=1, description="conversations decoded at once, per model")
-    cache_tokens: int = Field(2**19, ge=1, description="most tokens in the KV cache: slots times the longest; more wait")
+    cache_tokens: int = Field(2**19, ge=1, description="maximum KV cache in tokens: slots times the longest conversation")
     origins: list[str] = Field([], description="further origins that may send browser requests: http://HOST:PORT ...")
-    proxies: list[str] = Field([], description="proxies whose X-Forwarded-For and -Proto are believed: ADDRESS ...")
+    proxies: list[str] = Field([], description="proxies whose X-Forwarded-For and -Proto are trusted: ADDRESS ...")
     models: int = Field(32, ge=1, description="maximum number of models loaded at once")
-    max_body: int = Field(64 * 2**20, ge=1, description="maximum bytes of a request body; all at once may have twice that")
-    rate: float = Field(500, gt=0, description="requests per second per address, with or without the token; in bursts twice")
+    max_body: int = Field(64 * 2**20, ge=1, description="maximum bytes of a request body; twice that for all in flight")
+    rate: float = Field(500, gt=0, description="requests per second per address, with or without the token; bursts: twice")
     concurrency: int = Field(256, ge=1, description="maximum requests in flight per address")
     lease: float = Field(60.0, gt=0, description="seconds until a worker's lease of an episode expires unless renewed")
     lockstep_patience: float = Field(2.0, ge=0, description="seconds that sampling waits for a lockstep client")
@@ -93,7 +93,7 @@ def repeat_options(options: Sequence[str]) -> list[str]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of an error; of invalid settings a line each, without the values, as they may be secret."""
+    """Return the message of an error; for invalid settings one line each, without their values, which may be secret."""
     if not isinstance(error, ValidationError):
         return str(error)
     faults = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_input=False)]

@@ -1,4 +1,4 @@
-"""What the routes of one server share."""
+"""The state that the routes of one server share."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ProgressFeed:
 
 
 class ServerState:
-    """The parts of a server. models, training, sessions: for the backend's event loop, except look-ups and reading files."""
+    """Parts of a server. Use models, training and sessions in the backend's event loop, except to look up or read files."""
 
     def __init__(self, settings: Settings, token: AccessToken) -> None:
         self.settings, self.token, self.started_at = settings, token, time.time()
@@ -66,14 +66,14 @@ class ServerState:
         self.work.renew(None, settings.lease)  # while no server ran, workers could not renew their leases
 
     def _limit(self, loaded: LoadedModel) -> None:
-        """Set what a server's decoders have and others do not."""
+        """Connect a loaded model's decoder to the lockstep sessions, and limit its cache and threads."""
         from art_nb.training.policy import SMALL_MODEL
 
         decoder = loaded.sampler.decoder
         self.sessions.attach(decoder)
         decoder.cache_tokens = self.settings.cache_tokens
-        # The forward of a small model is many short products. Its threads wait for each other after each, and on all cores
-        # they compete with the event loops of the server and its clients: one core is left to these (`benchmarks.server`).
+        # The forward of a small model is many short products, after each of which its threads wait for each other. On all
+        # cores they would compete with the event loops of server and clients: one is left to these (`benchmarks.server`).
         if loaded.policy.device.type == "cpu" and loaded.policy.parameters < SMALL_MODEL:
             decoder.threads = max(1, (os.cpu_count() or 1) - 1)
 
@@ -88,7 +88,7 @@ class ServerState:
         }
 
     def sampling(self) -> dict[str, Any]:
-        """Return, over all loaded models: active and waiting requests, tokens sampled so far, and seconds spent on them."""
+        """Return, over all loaded models: active and waiting generations, sampled tokens, and seconds spent on them."""
         samplers = [loaded.sampler for loaded in list(self.backend.models.values())]
         return {
             "active": sum(len(sampler.decoder.active) for sampler in samplers),

@@ -25,7 +25,7 @@ MAX_CODES = 64
 class AccessToken:
     """Checks tokens against the digest of the server's token (SHA-256, 32 bytes), and cookies that `key` has signed.
 
-    The key is not derived from the digest: with the digest alone nobody can sign a cookie. A new token needs new cookies.
+    The key is not derived from the digest: with the digest alone nobody can sign a cookie. A new token invalidates cookies.
     """
 
     def __init__(self, digest: bytes, key: bytes) -> None:
@@ -73,7 +73,7 @@ class LoginCodes:
 
 
 def load_token(folder: Path, token: str | None) -> tuple[AccessToken, str | None]:
-    """Use `token`, else the one whose digest is stored in `folder`, else create one. Returns also the text of a new one.
+    """Use `token`, else the one whose digest is stored in `folder`, else create one. Also returns the text of a new one.
 
     Raises: ValueError when `token` is too short to be a secret or not ASCII, or a stored file is damaged.
     """

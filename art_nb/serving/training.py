@@ -18,7 +18,7 @@ MAX_KEPT = 64  # results of earlier requests
 
 
 class TrainingRequests:
-    """Runs training steps in the backend's event loop. publish: called with a spec or None, and a text on progress."""
+    """Runs training steps in the backend's event loop. publish: called with a spec or None, and a progress text."""
 
     def __init__(self, models: ModelRegistry, publish: Callable[[ModelSpec | None, str], None]) -> None:
         self.models, self._publish = models, publish
@@ -55,7 +55,7 @@ class TrainingRequests:
             groups = len(request.groups) if isinstance(request, TrainRequest) else 0
             return _response(result, self._stored_advantages(model, result.step, groups))
         if result.step != request.from_step:
-            raise StatusError(409, f"model {model.name!r} is at step {result.step}, the groups of step {request.from_step}")
+            raise StatusError(409, f"model {model.name!r} is at step {result.step}, not {request.from_step} as expected")
         loaded = backend.loaded(model)
         vocabulary = loaded.policy.model.config.get_text_config().vocab_size
         data = read_step_data(request, vocabulary, loaded.sampler.context)

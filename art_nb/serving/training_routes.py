@@ -24,7 +24,7 @@ from art_nb.storage import checkpoints
 
 log = logging.getLogger("art_nb.serving")
 
-HEARTBEAT = 5.0  # seconds of a training step without progress after which a line is sent all the same
+HEARTBEAT = 5.0  # seconds of a training step without progress after which a line is sent anyway
 MAX_WAIT = 20.0  # seconds after which an exchange without answers returns null, for the client to repeat it
 FILES = ("adapter_config.json", "adapter_model.safetensors", "optimizer.safetensors", "state.json")  # of a checkpoint
 Step = Annotated[int, PathParameter(ge=0, le=10**9)]
@@ -107,7 +107,7 @@ def routes(state: ServerState) -> APIRouter:
         """Return one file of a checkpoint: safetensors or JSON."""
         folder, steps = models.folder(project, name), models.steps(project, name)
         if step not in steps or file not in FILES:
-            raise StatusError(404, f"steps {steps} have checkpoints, with the files {', '.join(FILES)}: choose one of these")
+            raise StatusError(404, f"no {file!r:.50} of step {step}: expected one of {', '.join(FILES)} of steps {steps}")
         path = checkpoints.step_folder(folder / "checkpoints", step) / file
         if not path.is_file():
             raise StatusError(404, f"the checkpoint of step {step} has no {file}")
@@ -122,7 +122,7 @@ def routes(state: ServerState) -> APIRouter:
             if step not in steps:
                 raise StatusError(404, f"no checkpoint of step {step}; model {name!r} has those of steps {steps}")
             if step == steps[-1]:
-                raise StatusError(409, f"step {step} is the latest checkpoint, which training continues from")
+                raise StatusError(409, f"step {step} is the latest checkpoint and stays: training continues from it")
             checkpoints.prune(models.folder(project, name) / "checkpoints", {*steps} - {step})
 
         await run(delete())

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 MAX_LEASED_BYTES = 8 * 2**20  # of the scenarios of one lease; at least one episode is leased
-MAX_LEASES = 12  # of one episode: then it is marked as failed, as it may be what ends its workers
-LEASES_EXPIRED = {"type": "art_nb.LeaseExpired", "message": f"all {MAX_LEASES} leases of it expired", "traceback": ""}
+MAX_LEASES = 12  # of one episode: then it is marked as failed, because it may be killing its workers
+LEASES_EXPIRED = {"type": "art_nb.LeaseExpired", "message": f"all its {MAX_LEASES} leases expired", "traceback": ""}
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS episodes (
     batch TEXT NOT NULL, place INTEGER NOT NULL, model TEXT NOT NULL, step INTEGER NOT NULL, task TEXT NOT NULL,
@@ -34,7 +34,7 @@ CREATE INDEX IF NOT EXISTS open_episodes ON episodes (deadline) WHERE result IS 
 class WorkQueue:
     """Batches of episodes in a file. Each call is one transaction; several threads and processes may call.
 
-    clock: returns wall-clock seconds: deadlines stay valid over a restart.
+    clock: returns wall-clock seconds, so that deadlines stay valid across a restart.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
@@ -74,7 +74,7 @@ class WorkQueue:
     def lease(self, worker: str, most: int, seconds: float) -> list[dict[str, Any]]:
         """Lease up to `most` episodes to a worker, fewer if their scenarios exceed MAX_LEASED_BYTES.
 
-        Of each: batch, place (index in the batch), model, step, task {"scenario", "seed"}, lease. Earlier steps first, then
+        Each has batch, place (index in the batch), model, step, task {"scenario", "seed"}, lease. Earlier steps first, then
         episodes that were leased least often, so that the leases of a few are not used up.
         """
         now, lease = self._clock(), secrets.token_hex(8)
@@ -114,7 +114,7 @@ class WorkQueue:
             ).rowcount
 
     def finish(self, batch: str, place: int, result: Any) -> bool | None:
-        """Store the first result of an episode; return whether it is. None: there is no such episode."""
+        """Store the result of an episode unless it has one; return whether it was stored. None: there is no such episode."""
         with self._transaction() as connection:
             done = connection.execute(
                 "UPDATE episodes SET result = ?, lease = NULL WHERE batch = ? AND place = ? AND result IS NULL",
@@ -138,7 +138,7 @@ class WorkQueue:
         return dict(row)
 
     def results(self, batch: str) -> list[Any]:
-        """Return the results of a batch in the order of its tasks; None for episodes that are not done."""
+        """Return the results of a batch in the order of its episodes; None for episodes that are not done."""
         with self._transaction() as connection:
             rows = connection.execute("SELECT result FROM episodes WHERE batch = ? ORDER BY place", (batch,)).fetchall()
         return [None if result is None else json.loads(result) for (result,) in rows]

@@ -19,7 +19,7 @@ LeaseKey = Annotated[str, Field(max_length=32)]
 
 
 class EpisodeBatch(Strict):
-    """A batch of episodes: `group_size` for each scenario, by the policy of `step`. seed: of all sampling."""
+    """A batch of episodes: `group_size` for each scenario, by the policy of `step`. seed: for all sampling."""
 
     batch: BatchName
     project: Name
@@ -31,7 +31,7 @@ class EpisodeBatch(Strict):
 
 
 class EpisodeResult(BaseModel):
-    """The result of the episode at an index `place` of a batch: a trajectory or an exception."""
+    """The result of the episode at index `place` of a batch: a trajectory or an exception."""
 
     batch: BatchName
     place: int = Field(ge=0, le=10**9)
@@ -67,7 +67,7 @@ def routes(state: ServerState) -> APIRouter:
     def submit(given: EpisodeResult) -> dict[str, bool]:
         """Submit a result. Only the first one of an episode counts: {"counted": true}."""
         if (given.trajectory is None) == (given.exception is None):
-            raise StatusError(400, "expected either a trajectory or an exception")
+            raise StatusError(400, "trajectory, exception: expected exactly one of them")
         try:
             Trajectory.model_validate(given.trajectory or {})
         except (ValidationError, TypeError, AttributeError, KeyError) as error:
@@ -75,7 +75,7 @@ def routes(state: ServerState) -> APIRouter:
         result = {"trajectory": given.trajectory} if given.exception is None else {"exception": given.exception.model_dump()}
         counted = work.finish(given.batch, given.place, result)
         if counted is None:
-            raise StatusError(404, "no such episode: its batch was deleted when a later step's batch was added")
+            raise StatusError(404, "no such episode: its batch never existed, or a later step's batch has replaced it")
         return {"counted": counted}
 
     @router.get("/{batch}")

@@ -45,7 +45,7 @@ class WorkerSettings(CommandSettings):
 
 
 class EpisodeSeeds:
-    """The seeds of one episode's requests. seed: of the episode."""
+    """The seeds of one episode's requests. seed: the episode's."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
@@ -115,7 +115,7 @@ class EpisodeWorker:
             try:
                 return await self.connection.ask("POST", "/api/work/results", result)
             except RequestRefused as error:
-                print(f"episode {result['place']} of {result['batch']} was refused: {error}", file=sys.stderr)
+                print(f"result {result['place']} of batch {result['batch']} was refused: {error}", file=sys.stderr)
                 reason = {"exception": PydanticException.of(error).model_dump()}
                 result = {name: result[name] for name in ("batch", "place")} | reason
 

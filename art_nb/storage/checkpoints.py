@@ -66,23 +66,23 @@ class DamagedCheckpoint(ValueError):
 
 
 def set_aside(directory: Path, step: int) -> Path:
-    """Rename the checkpoint of a step, so that it is no checkpoint any more. Returns its new folder."""
+    """Rename the checkpoint of a step, so that it no longer counts as one. Returns its new folder."""
     aside = directory / f"damaged-{step:04d}-{secrets.token_hex(4)}"
     _retry_while_open(os.rename, step_folder(directory, step), aside)
     return aside
 
 
 def lock_folder(folder: Path) -> FileLock:
-    """Lock a folder for this process, until the returned lock is released or the process ends; it may lock it repeatedly.
+    """Lock a folder for this process, which may lock it repeatedly, until the returned lock is released or the process ends.
 
-    Raises: RuntimeError when another process holds the lock for longer than a killed one needs to end.
+    Raises: RuntimeError when another process still holds the lock after LOCK_S seconds.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", is_singleton=True, thread_local=False)
     try:
         lock.acquire(timeout=LOCK_S)
     except Timeout as error:
-        raise RuntimeError(f"another process uses {folder}: end it (a notebook's kernel?), or give another path") from error
+        raise RuntimeError(f"another process is using {folder}: end it (a notebook kernel?), or use another path") from error
     return lock
 
 
@@ -197,7 +197,7 @@ def _temporary(directory: Path):
 def _replace_folder(new: Path, path: Path) -> None:
     """Rename `new` to `path`. A folder that is not empty cannot be replaced by one rename: it is moved aside first.
 
-    Between the two renames `path` is missing. `recover` moves the old folder back then, after a kill, or while this
+    Between the two renames `path` is missing, and `recover` may move the old folder back, after a kill or while this
     process runs: hence the loop, which makes a lock unnecessary.
     """
     try:

@@ -1,10 +1,10 @@
-"""What a run keeps beside its checkpoints: metrics, trajectories and the state of the training loop.
+"""The files of a run beside its checkpoints: metrics, trajectories and the state of the training loop.
 
     history.jsonl                           one row of metrics per line
     trajectories/{split}/{step:04d}.jsonl   one trajectory record per line (see `trajectories.records`)
     state.json                              whatever the training loop stores
 
-All three lie in the model's folder, and are written whole or not at all.
+All three are in the model's folder, and are written whole or not at all.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COST_CONTEXTS = {**dict.fromkeys(EVALUATION, "eval"), "sft": "train"}  # other s
 
 @dataclass
 class RunTotals:
-    """What a process has counted of a run: the builder (None until it is first used), and when training was last logged."""
+    """A process's counters of a run: the builder (None until it is first used), and when training was last logged."""
 
     builder: MetricsBuilder | None = None
     logged_at: float = field(default_factory=time.monotonic)
@@ -45,8 +45,8 @@ class RunLog:
     """Reads and writes the log of one run.
 
     Args:
-        folder: of the model's files. Nothing is created before something is written.
-        totals: the counters to go on with; None starts with the sums in history.jsonl.
+        folder: the model's folder. Nothing is created until something is written.
+        totals: the counters to continue with; None starts with the sums in history.jsonl.
         gpu_cost_per_hour_usd: the price of the machine; None: no costs/gpu is logged.
         on_row: called with (split, step, row, groups, checkpoint) after a row is on the disk.
     """
@@ -72,7 +72,7 @@ class RunLog:
         write_file(path, "".join(json.dumps(record, allow_nan=False) + "\n" for record in found).encode())
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
-        """Return the builder of a cost context ("train" by default); its sums go on from those in history.jsonl."""
+        """Return the builder of a cost context ("train" by default); its sums continue those in history.jsonl."""
         if self._totals.builder is None:
             self._totals.builder = MetricsBuilder("train")
             self._totals.builder.load_state_dict(self._logged_sums())
@@ -81,7 +81,7 @@ class RunLog:
 
     @contextmanager
     def undone_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Let the counters be as before the block if it raises, to try it again. unless: whether it was done after all."""
+        """Restore the counters if the block raises, so that it can be repeated. unless: whether it was done anyway."""
         totals = self._totals
         before, logged_at = totals.builder.counters() if totals.builder else None, totals.logged_at
         try:
@@ -90,7 +90,7 @@ class RunLog:
             if totals.builder and not unless():
                 totals.logged_at = logged_at
                 if before is None:
-                    totals.builder = None  # to be made again from the log
+                    totals.builder = None  # rebuilt from the log at its next use
                 else:
                     totals.builder.restore_counters(before)
             raise
@@ -121,7 +121,7 @@ class RunLog:
         return averaged | ({SCENARIOS: scenarios} if scenarios else {}) | await builder.flush()
 
     def _usage(self) -> dict[str, float]:
-        """Return the seconds since training was last logged, and what the machine cost in that time."""
+        """Return the seconds since training was last logged, and the machine's cost in that time; restart the clock."""
         seconds, self._totals.logged_at = time.monotonic() - self._totals.logged_at, time.monotonic()
         price = self._gpu_cost_per_hour_usd
         return {"time/step_wall_s": seconds} | ({} if price is None else {"costs/gpu": seconds * price / 3600})
@@ -233,7 +233,7 @@ def plain_numbers(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """Return a number that JSON had to hold as a string as a float again, in lists too."""
+    """Convert a string that stands for NaN or infinity in JSON back to a float, in lists too."""
     if isinstance(value, list):
         return [number(each) for each in value]
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

@@ -41,11 +41,11 @@ def turn_advantages(
     """Return the advantage of each turn: its return minus the mean return of its group at that turn, scaled.
 
     turn_rewards: one list per trajectory, one finite reward per turn; lengths may differ. discount: in [0, 1], the weight
-    of a reward one turn later. group_ids: the group of each trajectory; None: all are one group. scale_rewards: as of
-    `group_advantages`, of all returns. Returns lists of the same shape; a turn that only one trajectory reached gets 0.
+    of a reward one turn later. group_ids: the group of each trajectory; None: all are one group. scale_rewards: as in
+    `group_advantages`, over all returns. Returns lists of the same shape; a turn that only one trajectory reached gets 0.
 
     With one turn each, this equals `group_advantages`. Source: DeepSeekMath, section 4.1.3 (process supervision), which
-    normalises the rewards and then sums them. Summed first, a trajectory is not punished for the turns that it has left.
+    normalises the rewards and then sums them. Summing first does not penalise a turn for the number of turns after it.
     """
     returns = [returns_to_go(rewards, discount) for rewards in turn_rewards]
     lengths = [len(turns) for turns in returns]
@@ -110,9 +110,9 @@ def ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
 
 
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
-    """Return r - 1 - log r with r = pi_ref / pi: on samples of pi unbiased, never negative, of low variance.
+    """Return r - 1 - log r with r = pi_ref / pi: on samples of pi an unbiased estimate of KL(pi, pi_ref), never negative.
 
-    On policy its gradient is that of the reverse, KL(pi_ref, pi); multiplied by `ratio`, that of KL(pi, pi_ref).
+    Its variance is low. On policy its gradient is that of KL(pi_ref, pi); multiplied by `ratio`, that of KL(pi, pi_ref).
     (B, T), (B, T) -> (B, T), in nats. Source: Schulman's note, k3; DeepSeekMath, equation 4.
     """
     log_r = ref_logp - logp

@@ -23,13 +23,13 @@ from art_nb.types import TrainConfig
 # After policy, which disables TRL's telemetry and imports this class before Unsloth can replace it.
 from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
-# Losses that weigh all sequences equally. In the others a micro-batch weighs by its share of the trained tokens.
+# Losses that weight all sequences equally. In the others a micro-batch is weighted by its share of the trained tokens.
 SEQUENCE_MEAN_LOSSES = {"grpo", "sapo", "luspo", "dr_grpo"}
 # Options of TRL without effect, because TrainConfig has them, or because groups and batches have any size.
 IN_TRAIN_CONFIG = {
     "num_iterations", "learning_rate", "beta", "scale_rewards", "steps_per_generation", "generation_batch_size",
 }  # fmt: skip
-KL_SAMPLE = 32  # without a KL penalty, the KL is measured on one sequence of so many
+KL_SAMPLE = 32  # without a KL penalty, the KL is measured on one in this many sequences
 
 
 class Learner(SequenceTrainer, GRPOTrainer):
@@ -37,7 +37,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
 
     grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...). `temperature` must be that of
         the sampled answers; it divides the logits. Integrations in `report_to` ("tensorboard", "trackio", "mlflow", ...)
-        get every step through `report`; by default none.
+        receive every step through `report`; there are none by default.
     output_dir: where TRL may write. tokens_per_micro_batch: see `SequenceTrainer`.
 
     Raises: ValueError: the loss type needs one advantage per sequence, or use_adaptive_entropy is set.
@@ -61,9 +61,9 @@ class Learner(SequenceTrainer, GRPOTrainer):
             train_dataset=Dataset.from_dict({"prompt": [""]}),
         )
         if self.loss_type == "vespo":
-            raise ValueError("loss_type 'vespo' takes one advantage per sequence; here every token has its own")
+            raise ValueError("loss_type 'vespo' takes one advantage per sequence, not one per token: use another type")
         if getattr(self.args, "use_adaptive_entropy", False):
-            raise ValueError("grpo: use_adaptive_entropy would adapt to each micro-batch; give entropy_coef")
+            raise ValueError("grpo: use_adaptive_entropy would adapt to each micro-batch; give entropy_coef instead")
         self.low_precision = policy.model.dtype != torch.float32
         integrations = tuple(get_reporting_integration_callbacks(self.args.report_to))
         callbacks = self.callback_handler.callbacks
@@ -114,7 +114,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
         self.callback_handler.on_log(self.args, self.state, self.control, dict(metrics))
 
     def end(self) -> None:
-        """Tell the integrations in `report_to` that the run is over."""
+        """Notify the integrations in `report_to` that the run has ended."""
         if self._reporting:
             self._reporting = False
             self.callback_handler.on_train_end(self.args, self.state, self.control)
@@ -122,7 +122,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
     def micro_batches(self, sequences: list[TokenSequence], config: TrainConfig) -> list[dict]:
         """Return the micro-batches of one update, see `weighted_micro_batches`."""
         if self.temperature != 1 and any(any(sequence.off_policy) for sequence in sequences):
-            raise ValueError("at a temperature other than 1 all trained turns must be sampled by the trained model")
+            raise ValueError("another policy sampled some of the turns: leave them out, or train at temperature 1")
         by_sequences = self.loss_type in SEQUENCE_MEAN_LOSSES
         batches = self.weighted_micro_batches(sequences, config.grad_accumulation_sequences, by_sequences)
         if self.temperature != 1:  # the sampler's log-probabilities are those at temperature 1: no ratio follows from them
@@ -155,7 +155,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
             return self.forward_batch()[0]
 
     def _sampled_kl(self, sequences: list[TokenSequence]) -> float:
-        """Return the KL to the base model, nats per sampled token, on one of `KL_SAMPLE` sequences, of all lengths."""
+        """Return the KL to the base model, nats per sampled token, on one in `KL_SAMPLE` sequences, of all lengths."""
         by_length = sorted(sequences, key=lambda s: len(s.ids))
         sample, total, tokens = by_length[(len(by_length) - 1) // 2 % KL_SAMPLE :: KL_SAMPLE], 0.0, 0
         for part in split_sequences(sample, self.tokens_per_micro_batch, len(sample), self.as_tree):
@@ -165,7 +165,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
         return total / tokens
 
     def _ratio_range(self, batches: list[dict]) -> dict[str, float]:
-        """Return minimum and maximum of the ratio to the sampler's probability, over tokens for which that is known."""
+        """Return the minimum and maximum ratio to the sampler's probability, over tokens for which that is known."""
         ratios = [ratio(b["logprobs"], b["sampling_logprobs"])[b["tool_mask"].bool()] for b in batches]
         known = torch.cat(ratios) if ratios else torch.zeros(0)
         known = known[known.isfinite()]

@@ -1,7 +1,7 @@
 """Micro-batches: split sequences into them, and lay each out as a prefix tree or as padded rows.
 
-A micro-batch is TRL's input dictionary, whose tensors have a row per sequence, plus "layout", which the model gets in their
-place. Does not depend on losses or models.
+A micro-batch is TRL's input dictionary, whose tensors have a row per sequence, plus "layout", which the model receives
+instead of them. Does not depend on losses or models.
 """
 
 import math
@@ -20,7 +20,7 @@ class Layout:
     """The tokens of one forward pass, in `height` rows of `width`.
 
     forward: arguments of the decoder's forward. needed: (height, width) bool, the R positions whose output predicts a
-    trained token. rows: (M,), the one of these R outputs that predicts each trained token, in the order of `tool_mask`.
+    trained token. rows: (M,), for each trained token (in the order of `tool_mask`) the index of the output that predicts it.
     """
 
     forward: dict[str, Any]

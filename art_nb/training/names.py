@@ -44,9 +44,9 @@ class PolicyNames:
         if name in (self.at(), self.base) or self._is_kept(name):
             return name
         raise RequestError(
-            f"model {name!r} is not here: this client answers for {', '.join(map(repr, self.names()))}. "
-            f"{self.name!r} is the latest, step {self.step}, and {self.base!r} the model without an adapter; other "
-            "steps were never reached or their checkpoints are deleted. For another model, use that model's client."
+            f"unknown model {name!r}: this client serves {', '.join(map(repr, self.names()))}. {self.name!r} is the latest "
+            f"policy, step {self.step}, and {self.base!r} the model without an adapter. Checkpoints of other steps were "
+            "deleted or never written. For another model, use that model's client."
         )
 
     def _is_kept(self, name: str) -> bool:

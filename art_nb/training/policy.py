@@ -96,8 +96,8 @@ def load_policy(
     engine: "unsloth", "transformers", or "auto": Unsloth if it can be imported, but on a GPU not for weights that are stored
         in float32, which it would convert to half precision.
     init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, revision, ...).
-        Code that comes with a model is run only with trust_remote_code=True. The
-        default dtype on a GPU is that of `dtype_on_gpu`; on a CPU float32, or with transformers that of `dtype_on_cpu`.
+        Code that comes with a model is run only with trust_remote_code=True. The default dtype on a GPU is that of
+        `dtype_on_gpu`; on a CPU float32, or with transformers that of `dtype_on_cpu`.
     peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Not for an adapter.
     seed: of the adapter's random initialisation.
 
@@ -122,7 +122,7 @@ def load_policy(
     if scaled := [name for name in SCALED_LOGITS if getattr(config, name, None) not in (None, 1.0)]:
         raise ValueError(f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits")
     if kinds := set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES:
-        raise ValueError(f"models of type {config.model_type!r} are not supported: they have layers of {min(kinds)}")
+        raise ValueError(f"models of type {config.model_type!r} are not supported: they have layers of type {min(kinds)}")
     if others := [n for n, p in model.named_parameters() if p.requires_grad and not ADAPTER_MATRIX.search(n)]:
         raise ValueError(
             f"{min(others)} would be trained, but only LoRA's matrices A and B can be: leave out use_dora, lora_bias, bias, "
@@ -135,7 +135,7 @@ def load_policy(
 
 @functools.cache
 def _freeze_objects() -> None:
-    """Exclude existing objects from garbage collection: scanning the imports' half a million takes as long as a turn."""
+    """Exclude existing objects from garbage collection: scanning half a million of them takes as long as a turn."""
     gc.collect()
     gc.freeze()
 

@@ -31,7 +31,7 @@ class PolicyStore(PolicyNames):
         return self.load(self.resolve(name))
 
     def clear(self) -> None:
-        """Drop what is in memory: files have been replaced."""
+        """Drop the policies in memory, because their files have been replaced."""
         self.load.cache_clear()
 
     def _load(self, name: str) -> NamedPolicy:

@@ -23,11 +23,11 @@ from art_nb.inference.slots import common_prefix
 
 ATTENTION = "art_nb_prefix_tree"
 MAX_QUERIES = 256  # per tile: keys after a tile's last query, or before its window, are skipped
-CALL_COST = 4096  # one more call of attention costs as much as computing so many scores
+CALL_COST = 4096  # one more attention call costs as much as computing this many scores
 
 
 def tree_attention(module, query, key, value, attention_mask, prefix_tree=None, **options):
-    """Attention function of transformers. Models pass on `prefix_tree=` of their forward; without it, plain attention."""
+    """Attention function for transformers. Models pass on `prefix_tree=` of their forward; without it, plain attention."""
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window, scaling = options.get("sliding_window"), options["scaling"]
@@ -125,7 +125,7 @@ class PrefixTree:
         return len(self.ids)
 
     def set_needed(self, needed: torch.Tensor) -> None:
-        """needed: (N,) bool. In the last layer only these nodes attend. By default all do."""
+        """Set the nodes that attend in the last layer, (N,) bool. By default all do."""
         self.needed = needed
         self._plans: dict[tuple, AttentionPlan] = {}
         self._block_masks: dict[int | None, BlockMask] = {}
@@ -146,7 +146,7 @@ class PrefixTree:
             k, v = (x.index_select(0, call.keys) for x in (key, value))
             k, v = (x.view(call.tiles, -1, kv_heads, x.shape[1] // kv_heads) for x in (k, v))
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            if not _on_cpu(query):  # where the kernels that save memory need as many heads of keys as of queries
+            if not _on_cpu(query):  # where the memory-saving kernels need as many key heads as query heads
                 k, v = (x.repeat_interleave(heads // kv_heads, 1) for x in (k, v))
             out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != k.shape[1])
             outputs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))

@@ -17,7 +17,7 @@ STEP_TIMEOUT = timedelta(minutes=10)
 
 
 class PeerLost(ConnectionError):
-    """Another process of the group did not join, has died or does not answer."""
+    """Another process of the group did not join, has died or does not respond."""
 
 
 class SingleProcess:
@@ -40,7 +40,7 @@ class SingleProcess:
 class ProcessGroup(SingleProcess):
     """Process number `rank` of `size`. The constructor blocks until all have joined.
 
-    Rank 0 listens at host and port. Gloo listens at a port of its own in each process, at the address of its hostname: the
+    Rank 0 listens on host and port. Gloo listens on a port of its own in each process, at the address of its hostname: the
     machines must reach each other there; close these ports to others.
 
     join_timeout: seconds to wait for the others to join.

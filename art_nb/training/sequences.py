@@ -25,7 +25,7 @@ class TokenSequence:
     """T tokens; each list has a value per token. Where `trained` is False the values after it are 0.
 
     trained: whether the token was sampled and is trained. logprobs: log-probability under the sampler, NaN if unknown.
-    off_policy: whether another policy than the one in training sampled it; its ratio is then to that policy.
+    off_policy: whether a policy other than the one in training sampled it; its ratio is then to that policy.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class ChoiceFilter:
         return self.other_policies or not (self.policy and sampler) or _model(sampler) == _model(self.policy)
 
     def is_off_policy(self, choice: Choice) -> bool:
-        """Whether another policy sampled it; another step of the same model is one."""
+        """Whether another policy sampled it; another step of the same model counts as another policy."""
         sampler = _sampler(choice)
         return bool(self.policy and sampler) and sampler != self.policy
 
@@ -104,8 +104,8 @@ def build_sequences(
             built = _trajectory_sequences(trajectory, prompts, advantages[g][t], choice_filter)
             if not any(any(s.trained) for s in built):
                 raise ValueError(
-                    f"group {g}, trajectory {t} has no trainable token: it holds no Choice. Append the "
-                    "`choices[0]` of the completion to messages_and_choices, not a message dict."
+                    f"group {g}, trajectory {t} has no trainable token: it holds no Choice. Append the completion's "
+                    "`choices[0]` to messages_and_choices, not a message dict."
                 )
             if signal or config.kl_penalty_coef > 0:
                 sequences += built
@@ -115,9 +115,9 @@ def build_sequences(
 
 
 def strongest(sequences: list[TokenSequence], share: float) -> list[TokenSequence]:
-    """Return the share of the sequences with the largest absolute advantages, at least one, in their order.
+    """Return this share of the sequences, at least one: those with the largest absolute advantages, in their order.
 
-    A sequence of several turns counts with its largest.
+    A sequence of several turns is ranked by its largest advantage.
     """
     if share == 1 or not sequences:
         return sequences
@@ -235,7 +235,7 @@ def demonstration_sequences(
             raise ValueError(f"trajectory {number} has nothing to train on: no assistant message follows another message")
         longest = max(len(sequence.ids) for sequence in sequences)
         if context is not None and longest > context:
-            raise ValueError(f"trajectory {number} has {longest} tokens, the model's context {context}: shorten it")
+            raise ValueError(f"trajectory {number} has {longest} tokens, the model's context has {context}: shorten it")
         built.append(sequences)
     if not built:
         raise ValueError("there is nothing to train on: expected at least one trajectory")
@@ -259,7 +259,7 @@ def turn_tokens(
 ) -> tuple[list[int], list[int], list[float]]:
     """Return (prompt ids, answer ids, logprobs) of the assistant turn `item` at `index` of a history.
 
-    They are exact if our sampler produced it. Otherwise the messages are tokenised, and the logprobs are unknown: NaN.
+    They are exact if art_nb's sampler produced the turn. Otherwise the messages are tokenised, and the logprobs are NaN.
     """
     if isinstance(item, Choice) and is_sampled(item):
         return item.prompt_token_ids, item.token_ids, item.token_logprobs

@@ -55,12 +55,12 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
         self, demonstrations: list[list[TokenSequence]], config: TrainSFTConfig, report: Report = lambda text: None, *,
         seed: int = 0,
     ) -> dict[str, Any]:  # fmt: skip
-        """Update the policy on one batch of demonstrations after the other.
+        """Update the policy on each batch of demonstrations in turn.
 
-        demonstrations: the sequences of each (see `demonstration_sequences`). report, seed: as of `Learner.learn`.
+        demonstrations: the sequences of each (see `demonstration_sequences`). report, seed: as in `Learner.learn`.
 
         Returns loss and entropy (nats per token), grad_norm and token_accuracy (share of the assistant's tokens that are
-        the policy's most likely token), means over the batches; and `losses`, of each batch before its update.
+        the policy's most likely token), means over the batches; and `losses`, the loss of each batch before its update.
 
         Raises: FloatingPointError: a loss or its gradient is not finite; that update was not made, earlier ones were.
         """

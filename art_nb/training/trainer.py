@@ -23,7 +23,7 @@ from art_nb.training.prefix_tree import enable_tree_attention, supports_prefix_t
 from art_nb.training.process_group import SingleProcess
 from art_nb.training.sequences import TokenSequence
 
-Report = Callable[[str], None]  # called with a text that says what is being computed
+Report = Callable[[str], None]  # called with a text that names what is being computed
 SCHEDULE = {"num_train_epochs", "max_steps", "warmup_steps", "warmup_ratio", "lr_scheduler_type", "lr_scheduler_kwargs"}
 NARROWED = ("self_attn.q_proj", "self_attn.o_proj", "mlp")  # modules of the last layer
 MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recomputed in the backward pass
@@ -57,7 +57,7 @@ class SequenceTrainer:
         if own_forward is not None:
             base.forward = own_forward
         for parameter in policy.model.parameters() if self.args.fp16 else ():
-            if parameter.requires_grad:  # TRL makes those of 4-bit models bfloat16, which no gradient scaler takes
+            if parameter.requires_grad:  # TRL makes those of 4-bit models bfloat16, which no gradient scaler accepts
                 parameter.data = parameter.data.float()
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -186,7 +186,7 @@ class SequenceTrainer:
     def _take_step(self, loss: float, learning_rate: float) -> float:
         """Clip the gradients and apply them. Returns their norm before clipping."""
         scaler = self.accelerator.scaler
-        if scaler is not None:  # Accelerate's clip_grad_norm_ would look at the process-wide precision, see `forward_batch`
+        if scaler is not None:  # Accelerate's clip_grad_norm_ would read the process-wide precision, see `forward_batch`
             scaler.unscale_(self.optimizer.optimizer)
         trained = [p for p in self.model.parameters() if p.grad is not None]
         norm = float(torch.nn.utils.clip_grad_norm_(trained, self.args.max_grad_norm or math.inf))
@@ -250,15 +250,15 @@ def tokens_that_fit(device: torch.device) -> int:
 def _uses_prefix_trees(policy: Policy) -> bool:
     """Whether the policy is trained on prefix trees. On a GPU Unsloth's own attention does not support them.
 
-    In half precision they need FlexAttention, and that a GPU of compute capability 8.0: plain torch would store the keys of
-    a shared prefix for each sequence.
+    In half precision they need FlexAttention, which needs a GPU of compute capability 8.0: plain torch would store the keys
+    of a shared prefix for each sequence.
     """
     base, on_gpu = policy.model.get_base_model(), policy.device.type == "cuda"
     old = on_gpu and base.dtype != torch.float32 and torch.cuda.get_device_capability(policy.device) < (8, 0)
     if not old and not (on_gpu and policy.engine == "unsloth") and supports_prefix_trees(base.base_model):
         return True
     warnings.warn(
-        f"{type(base).__name__} does not support prefix trees here: a prefix that sequences share is computed for each",
+        f"{type(base).__name__} does not support prefix trees here: a shared prefix is computed once for each sequence",
         stacklevel=4,
     )
     return False

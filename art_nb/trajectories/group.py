@@ -39,7 +39,7 @@ class TrajectoryGroup(pydantic.BaseModel):
     Trajectories keep the order of the rollouts; a failed one is omitted and described in `exceptions`.
 
     exceptions: further exceptions to keep with the group.
-    metadata, metrics, logs: as of a Trajectory, for the group as a whole.
+    metadata, metrics, logs: as in a Trajectory, for the group as a whole.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="strings")
@@ -134,7 +134,7 @@ async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callab
 
 
 def one_trajectory(result: Any) -> Trajectory:
-    """Return `result`. Raises: TypeError when it is no Trajectory, or a metric no number."""
+    """Return `result`. Raises: TypeError when it is not a Trajectory, or a metric is not a number."""
     if not isinstance(result, Trajectory):
         raise TypeError(
             f"a rollout returned {type(result).__name__}, expected a Trajectory; does it end with `return trajectory`?"

@@ -1,4 +1,4 @@
-"""Trajectories of a function besides its return value: recorded from its model calls, or handed over by itself.
+"""Trajectories that a function produces besides its return value: recorded from its model calls, or yielded by it.
 
     trajectory = await art.capture_auto_trajectory(agent(model.openai_client(), task))
 
@@ -108,7 +108,7 @@ def _plain(message: Any) -> Any:
 
 
 def _identity(message: Any) -> Any:
-    """Return what equal messages have in common: of the assistant's, content and tool calls; of others, everything."""
+    """Return what messages are compared by: for the assistant's, content and tool calls; for others, everything."""
     if message.get("role") != "assistant":
         return message
     calls = [(call.get("id"), _parsed_call(call.get("function"))) for call in message.get("tool_calls", ())]
@@ -116,7 +116,7 @@ def _identity(message: Any) -> Any:
 
 
 def _parsed_call(function: Any) -> Any:
-    """Return a call with its arguments parsed: LangChain and others write them anew, with other blanks."""
+    """Return a call with its arguments parsed: LangChain and others serialise them again, with different whitespace."""
     try:
         return {**function, "arguments": json.loads(function["arguments"])}
     except (TypeError, KeyError, ValueError):

@@ -28,7 +28,7 @@ def as_float(value: float) -> float:
 
 
 def json_number(value: float | int | bool) -> float | int | str:
-    """Return `value` as a JSON number, or as a string if it is no finite float; a bool as 0 or 1."""
+    """Return `value` as a JSON number, or as a string if it is not a finite float; a bool as 0 or 1."""
     number = as_float(value)
     if isinstance(value, int) and math.isfinite(number):
         return int(value)
@@ -81,7 +81,7 @@ def _turn(item: Any, rewards: Iterator[float] | None) -> dict[str, Any]:
 
 
 def call_of(call: Mapping[str, Any]) -> dict[str, str]:
-    """Return name and arguments of a message's tool call; of a custom tool's, its text."""
+    """Return name and arguments of a message's tool call; for a custom tool, name and input text."""
     if call.get("type") == "custom":
         return {"name": call["custom"]["name"], "arguments": call["custom"]["input"]}
     return {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}

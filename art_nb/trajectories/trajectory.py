@@ -105,7 +105,7 @@ class Trajectory(History):
             self.metrics[key] = self.metrics.get(key, 0.0) + time.monotonic() - start
 
     def for_logging(self) -> dict[str, Any]:
-        """Return a dict to print: messages, each with `trainable`, and all fields except additional histories."""
+        """Return a dict to print: messages (with `trainable`), tools, logs, reward, metrics, metadata, policy versions."""
         fields = ("reward", "initial_policy_version", "final_policy_version", "metrics", "metadata")
         return {
             **{name: getattr(self, name) for name in fields},

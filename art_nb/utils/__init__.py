@@ -1,4 +1,4 @@
-"""ART's `art.utils`: small functions for training scripts, each in a module of its name.
+"""ART's `art.utils`: small functions for training scripts, each in a module of the same name.
 
 `benchmarking` compares models, `sft` prepares demonstrations, `deployment` uploads checkpoints.
 """

@@ -8,7 +8,7 @@ from openai.types.chat.chat_completion import Choice
 def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
     """Convert the choice of a LiteLLM completion: message, tool calls, log-probabilities.
 
-    Raises: ValueError for a streaming chunk's choice, or a message of another role than assistant.
+    Raises: ValueError for a streaming chunk's choice, or a message whose role is not assistant.
     """
     fields = litellm_choice.model_dump()
     if (fields.get("message") or {}).get("role") != "assistant":

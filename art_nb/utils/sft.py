@@ -105,7 +105,7 @@ def iterate_file(
 
     initial_skip: conversations to skip at the start.
 
-    Raises: ValueError when the file's extension is not .jsonl, or a line holds no conversation; with the line's number.
+    Raises: ValueError when the file's extension is not .jsonl, or a line (its number is given) holds no conversation.
     """
 
     def shuffled() -> Iterator[Trajectory]:
@@ -161,7 +161,7 @@ def resolve_sft_batch_size(*, batch_size: int | Literal["auto"], default_batch_s
 
 def _lines(file_path: str) -> Iterator[tuple[int, str]]:
     if not file_path.endswith(".jsonl"):
-        raise ValueError(f"{file_path!r}: expected a .jsonl file, one conversation a line")
+        raise ValueError(f"{file_path!r}: expected a .jsonl file, one conversation per line")
     with Path(file_path).open(encoding="utf-8") as file:
         yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
 

@@ -143,7 +143,7 @@ class TrainingView(View):
         return [r for r in rows if r.get("split", "train") == "train"], [r for r in rows if r.get("split") == "val"]
 
     def _arrange(self) -> None:
-        """Set the panels, task metrics first, and those that are quiet: all of whose series are constant."""
+        """Set the panels, task metrics first, and which of them are quiet: those whose series are all constant."""
         found = {key: None for row in self.history for key, value in row.items() if isinstance(value, (int, float))}
         tiles = [{"key": key, "label": key.replace("_", " "), "series": [key]} for key in found if key not in KNOWN]
         for key, (label, series) in TILES.items():

@@ -48,7 +48,7 @@ class TrajectoryViewer(View):
         for each turn that the policy did not write, so that replaying needs no kernel.
     kind: a function from a record to the kind of its outcome, a word or two; each kind gets a filter button.
 
-    Raises: ValueError when there is no record or one lacks a key; TypeError when a kind is no str.
+    Raises: ValueError when there is no record or one lacks a key; TypeError when a kind is not a str.
     """
 
     _esm = module("trajectory_viewer")

@@ -63,7 +63,7 @@ def record_list(records, wanted: tuple[str, ...] = ("step", "group", "index", "r
     for record in records:
         missing = [key for key in wanted if not isinstance(record, dict) or key not in record]
         if missing:
-            raise ValueError(f"a {type(record).__name__} in `records` lacks {missing}: expected trajectory records as of "
+            raise ValueError(f"a {type(record).__name__} in `records` lacks {missing}: expected trajectory records from "
                              "Trajectory.record(), e.g. model.records()")  # fmt: skip
     return records
 

@@ -1,6 +1,6 @@
 """Train data/policy_2048, the policy of 2048 after some of its training steps: `python -m data policy_2048`.
 
-The training is that of benchmarks/rise.py (notebook 02) with one of its seeds, but on all moves.
+The training is that of benchmarks/rise.py (notebook 02) with one of its seeds.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import art_nb as art
 from art_nb.storage.checkpoints import list_checkpoints
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import say
-from benchmarks.rise import GROUPS, SIZE, WINNING_TILE, TrainingRecipe, train_player
-from benchmarks.rollout import MAX_TOKENS
+from benchmarks.rise import ANSWER, GROUPS, SIZE, WINNING_TILE, TrainingRecipe, train_player
 from course.policy_files import kept_steps
 from data.item import write_described
 from data.policy_steps import checkpoints_of, games_table, save_steps
 from game_2048 import Game, scenarios
 
-TRAINING = TrainingRecipe(trained_share=1.0)
+TRAINING = TrainingRecipe()
 STEPS = TRAINING.steps
 GAMES = 100  # of the validation split, at each temperature, for each kept step
 TEMPERATURES = (1.0, 0.5)
@@ -75,7 +74,7 @@ async def _percent_won(model: art.TrainableModel, name: str, temperature: float,
         while not game.over:
             board = {"role": "user", "content": game.render()}
             answer = await client.chat.completions.create(
-                model=name, messages=[board], max_tokens=MAX_TOKENS, temperature=temperature
+                model=name, messages=[board], max_tokens=ANSWER, temperature=temperature
             )
             game.move(answer.choices[0].message.content)
         return art.Trajectory(messages_and_choices=[], reward=float(game.won))
@@ -95,7 +94,7 @@ library_name: peft
 page "Watch it learn" of the book runs them in the browser. A game is won at the tile {winning_tile}.
 
 Made by `python -m data policy_2048` (data/policy_2048/maker.py) in {minutes} minutes on {device}, torch {torch},
-seed {seed}. The recipe is that of benchmarks/rise.py with `--trained-share 1`.
+seed {seed}. The recipe is that of benchmarks/rise.py.
 
 | | |
 | --- | --- |
@@ -104,6 +103,7 @@ seed {seed}. The recipe is that of benchmarks/rise.py with `--trained-share 1`.
 | temperature of the training games | {temperature} |
 | discount of turn rewards | {turn_discount} |
 | weight of closeness to a corner; value of a board | {closeness}; {board_value} |
+| share of the moves that a step trains on | {trained_share} |
 | format | W + {scale} B A for each matrix W of data/nano; A and B in int8, times NAME_scale for each row |
 
 Games won, of {games} games of the validation split, with the adapters before quantisation:

@@ -21,7 +21,7 @@ QUICK_CHECKS = (LINT, TYPES, QUICK_TESTS)
 
 
 def lab(*options: str) -> int:
-    """open the notebooks in JupyterLab; JupyterLab's own options may follow"""
+    """open the notebooks in JupyterLab; its own options may follow (`jupyter lab --help` lists them)"""
     from jupyterlab.labapp import main as jupyterlab
 
     os.chdir(ROOT)
@@ -37,9 +37,9 @@ def demo() -> int:
 
 
 def test(*options: str) -> int:
-    """run the linter, the type checker, all tests and all notebooks; --quick: only tests of seconds, in 5 minutes"""
+    """run the linter, the type checker, all tests and all notebooks; --quick: only the fast tests, within 5 minutes"""
     if options not in ((), ("--quick",)):
-        print(f"test {' '.join(options)}: the only option is --quick. For others call pytest itself.", file=sys.stderr)
+        print(f"test {' '.join(options)}: the only option is --quick. For others, call pytest directly.", file=sys.stderr)
         return 2
     if importlib.util.find_spec("pytest") is None:
         from course.doctor import SETUP

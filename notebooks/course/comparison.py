@@ -177,7 +177,7 @@ async def measure(
 ) -> Measured:  # fmt: skip
     """Choose the best temperature on validation, then play the test scenarios at the best, and at 1 (`at_one`).
 
-    What needs no choice is played at once: in large batches a scenario takes less time.
+    Games that do not depend on the choice run concurrently: in large batches a scenario takes less time.
     """
     sets = [(validation, t) for t in temperatures] + [(test, 1.0)] * at_one
     found = await asyncio.gather(*(_successes(play, *each) for each in sets))
@@ -196,7 +196,7 @@ async def tries_at(play: Play[S], scenarios: Sequence[S], k: int) -> list[list[b
 def compare(
     untrained: Measured, trained: Measured, rule: Sequence[float], rule_name: str, tries: Sequence[Sequence[bool]]
 ) -> Comparison:
-    """Put the results together. rule: see `Comparison`. tries: of the untrained policy, see `tries_at`; all count as k."""
+    """Return the comparison. rule: see `Comparison`. tries: of the untrained policy, see `tries_at`; all count as k."""
     k = len(tries[0])
     return Comparison(
         untrained.t1, untrained.best, trained.t1, trained.best, list(map(float, rule)),

@@ -50,7 +50,7 @@ class Finding:
 
 
 def doctor(nano: Path = NANO) -> list[Finding]:
-    """Check everything, print each finding when it is there, and return all. Importing Unsloth takes some seconds.
+    """Run all checks, print each finding as soon as it is known, and return all. Importing Unsloth takes a few seconds.
 
     The course can run when every finding with `needed` is `ok` (see `can_run`).
     """
@@ -124,7 +124,7 @@ def packages() -> Iterator[Finding]:
 
 
 def lock() -> Finding:
-    """Compare the installed packages with the lock. Others run the course too, so a deviation is no error."""
+    """Compare the installed packages with the lock. Others run the course too, so a deviation is not an error."""
     from packaging.requirements import Requirement
 
     if ON_COLAB:

@@ -9,7 +9,7 @@ from typing import Any
 from art_nb.environments.adapters.gymnasium import GymnasiumEnvironment
 from course.splits import distinct
 
-SIZE, FROZEN = 4, 0.75  # cells a side; probability that a cell is ice
+SIZE, FROZEN = 4, 0.75  # cells per side; probability that a cell is ice
 MAX_TURNS = 16
 FIRST_SEED = {"train": 0, "val": 1_000_000, "test": 2_000_000}
 CHARACTERS = {"S": ".", "F": ".", "H": "4", "G": "8"}
@@ -17,7 +17,7 @@ STEPS = {"down": (1, 0), "right": (0, 1), "up": (-1, 0), "left": (0, -1)}
 
 
 def board(seed: int) -> list[str]:
-    """Return the rows of a lake, on which the goal can be reached."""
+    """Return the rows of a lake whose goal can be reached."""
     from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
     return generate_random_map(SIZE, p=FROZEN, seed=seed)
@@ -36,7 +36,7 @@ def lake(seed: int) -> GymnasiumEnvironment:
 
 
 def distinct_lakes(**counts: int) -> dict[str, list[int]]:
-    """Return `counts[split]` seeds of each split; see `distinct`. No lake is in two splits. It ends when all are found."""
+    """Return `counts[split]` seeds of each split; see `distinct`. No lake is in two splits."""
     return distinct(lambda split: count(FIRST_SEED[split]), lambda seed: tuple(board(seed)), **counts)
 
 

@@ -17,7 +17,7 @@ Row = dict[str, Any]  # what `reset` takes: split and index
 def distinct_rows(environment: ReasoningGymEnvironment, **counts: int) -> dict[str, list[Row]]:
     """Return `counts[split]` rows of each split, such as `test=200, val=40, train=192`; see `distinct`.
 
-    No question is in two splits, also not with its blank-separated words in another order ("2 + 3", "3 + 2").
+    No question is in two splits, not even with its blank-separated words in another order ("2 + 3", "3 + 2").
     """
     return distinct(
         lambda split: ({"split": split, "index": index} for index in range(environment.size)),
@@ -37,7 +37,7 @@ def most_frequent_answer(environment: ReasoningGymEnvironment, rows: list[Row]) 
 
 
 def played_by_rule(environment: ReasoningGymEnvironment, rows: list[Row], rule: Callable[[dict], str]) -> list[bool]:
-    """Return whether the rule, a function of reasoning-gym's item, answers each of `rows` right."""
+    """Return whether the rule, a function of reasoning-gym's item, answers each of `rows` correctly."""
     right = []
     for row in rows:
         environment.reset(**row)

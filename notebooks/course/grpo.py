@@ -1,8 +1,8 @@
 """GRPO's loss in plain torch, to take apart in notebook 01; tests compare it with TRL's, which training uses.
 
 Throughout, B is the number of completions, T the length of the longest one, V the size of the vocabulary, and `mask` (B, T)
-is 1 where the policy sampled the token and 0 on padding and on tokens of others. Values where the mask is 0 do not count,
-but must be finite. Advantages, entropy, ratio and the KL estimate k3 are those of `art_nb.training.grpo`, importable from
+is 1 where the policy sampled the token and 0 on padding and all other tokens. Values where the mask is 0 do not count, but
+must be finite. Advantages, entropy, ratio and the KL estimate k3 are those of `art_nb.training.grpo`, importable from
 here too.
 
 Papers: DeepSeekMath (arXiv 2402.03300), DAPO (2503.14476), Dr. GRPO (2503.20783), GSPO (2507.18071), DeepSeek-V3.2

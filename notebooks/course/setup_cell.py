@@ -8,8 +8,8 @@ Colab lacks and changes to /content/course/notebooks, so that all paths are thos
 same kernel or after a restart.
 
 Where the repository comes from depends on its address, `project.urls.Repository` in pyproject.toml: with an address the
-cell clones it, without one it asks for an upload of the zip that `python -m art_nb colab` writes. The address is set, there,
-in the cells and in the README's badges, by `python -m art_nb address URL`.
+cell clones it, without one it asks for an upload of the zip that `python -m art_nb colab` writes. `python -m art_nb address
+URL` sets the address there, in the cells and in the README's badges.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ async def play(
 
 
 async def rollout(model: art.Model, seed: int, step: int | None = None, wait: float = 0.0) -> art.Trajectory:
-    """Play the game of `seed`, which the tile 32 wins; see `play`."""
+    """Play the game of `seed`, which is won by making the 32 tile; see `play`."""
     return await play(model, Game(seed, winning_tile=WIN), step, wait)
 
 

@@ -225,7 +225,7 @@ def test_a_model_is_loaded_in_one_process_at_a_time(base, tmp_path):
         model = await registered(base, tmp_path)
         await registered(base, tmp_path)  # again in this process: a cell that is run twice
         refused = elsewhere()
-        assert refused.returncode == 1 and "RuntimeError: another process uses" in refused.stderr
+        assert refused.returncode == 1 and "RuntimeError: another process is using" in refused.stderr
         await model.backend().close()
 
     asyncio.run(main())

@@ -102,7 +102,7 @@ def test_requests_of_a_dead_sampler_are_resent_and_counted_once(tmp_path):
 def test_invalid_requests_raise(tmp_path):
     async def main():
         samplers = pool(tmp_path, 1)
-        for wrong, said in (({"model": "other"}, "'other' is not here"), ({"stream": True}, "stream=True")):
+        for wrong, said in (({"model": "other"}, "unknown model 'other'"), ({"stream": True}, "stream=True")):
             with pytest.raises(RequestError, match=said):
                 await samplers.create(messages=[user("a")], max_tokens=1, **wrong)
         with pytest.raises(RequestError, match="role is 'nobody'"):

@@ -97,7 +97,7 @@ async def check_refusals(backend, model, base):
     with pytest.raises(ValueError, match="^group 1, trajectory 2: reward is nan"):
         await model.train(groups)
     ask, asked = model.openai_client().chat.completions.create, [{"role": "user", "content": "a"}]
-    with pytest.raises(RequestError, match="model 'other' is not here"):
+    with pytest.raises(RequestError, match="unknown model 'other'"):
         await ask(model="other", messages=asked)
     with pytest.raises(RequestError, match="temperature is -1"):
         await ask(model="m", messages=asked, temperature=-1)

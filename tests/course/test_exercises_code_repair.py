@@ -51,7 +51,7 @@ WRONG = {
         (lambda answer, truth: same(answer, truth) or (same(answer, answer) and same(truth, truth) and ast.literal_eval(answer) == ast.literal_eval(truth)), "compare the types"),
     ],
     "bounds": [
-        (lambda line: [line[: m.start()] + {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]] + line[m.end() :] for m in re.finditer("<=|>=|<|>", line)], "are no comparisons"),
+        (lambda line: [line[: m.start()] + {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}[m[0]] + line[m.end() :] for m in re.finditer("<=|>=|<|>", line)], "are not comparisons"),
         (lambda line: [re.sub("<", "<=", line)], "For the input"),
         (lambda line: [line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer("[<>]", line)], "`<==`; and `->`"),
         (lambda line: [line[: m.start()] + m[0] + "=" + line[m.end() :] for m in re.finditer("(?<![-<>])[<>](?![<>])", line)], "match the longer operator first"),

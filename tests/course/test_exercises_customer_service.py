@@ -93,7 +93,7 @@ WRONG = {
     "serve": [
         (lambda desk: desk, "still waiting"),
         (rash, "unidentified"),
-        (lambda desk: desk.call("get_order", {}), "A call of an unknown"),
+        (lambda desk: desk.call("get_order", {}), "A call to an unknown"),
         (lambda desk: [desk.call("decline", {}) for _ in range(14)], "not answered"),
         (lambda desk: desk.conversation.nothing, "raised AttributeError"),
     ],

@@ -238,9 +238,9 @@ def test_known_policy_names_are_accepted_and_others_raise(base, path):
         await client.chat.completions.create(model=model.get_inference_name(1), **ask)
         await model.backend()._delete_checkpoint_files(model, [0])
         for wrong in ("gpt-4", "m@1", "m@3", "m@02", "m@", "m@x", "M", "m@-1", "../m@0"):
-            with pytest.raises(ValueError, match=f"model '{wrong}' is not here: this client answers for 'm', 'm@0', 'm@2', '"):
+            with pytest.raises(ValueError, match=f"unknown model '{wrong}': this client serves 'm', 'm@0', 'm@2', '"):
                 await client.chat.completions.create(model=wrong, **ask)
-        with pytest.raises(openai.BadRequestError, match="their checkpoints are deleted"):
+        with pytest.raises(openai.BadRequestError, match="Checkpoints of other steps were deleted"):
             await client.chat.completions.create(model="m@1", **ask)
         assert [m.id async for m in client.models.list()] == ["m", "m@0", "m@2", base]
 
@@ -678,7 +678,7 @@ def test_fork_from_the_best_checkpoint_by_a_metric(base, path):
             ("x", {"best_metric": "val/lost"}, ValueError, "'val/lost': it was not logged for any"),
             ("x", {"best_metric": "lost"}, ValueError, "split/name"),
             ("x", {"from_project": "q"}, FileNotFoundError, "no checkpoint in .*q/models/m/checkpoints"),
-            ("x", {"from_s3_bucket": "b"}, ValueError, "no S3 here"),
+            ("x", {"from_s3_bucket": "b"}, ValueError, "S3 is not supported"),
             ("n", {"not_after_step": 2}, ValueError, "model 'n' is at step 1 already: fork into a model of another name"),
         ]:
             with pytest.raises(error, match=message):

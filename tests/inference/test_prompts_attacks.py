@@ -120,7 +120,7 @@ def test_control_tokens_built_by_a_template_are_tracked(qwen, body):
     ["('<think>' ~ m.content) | replace('!', '')", "'%s!' % ('<think>' ~ m.content)", "['<think>', m.content] | join"],
 )
 def test_a_template_that_cannot_be_tracked_is_refused(qwen, done):
-    with pytest.raises(RequestError, match="can't be followed"):
+    with pytest.raises(RequestError, match="can't be tracked"):
         IncrementalTemplate(with_template(qwen, "{{ " + done + " }}"), None, {})
 
 
@@ -301,7 +301,7 @@ def test_a_slow_tokenizer_is_refused():
     class Slow:
         chat_template = ""
 
-    with pytest.raises(ValueError, match="Slow is no fast tokenizer"):
+    with pytest.raises(ValueError, match="Slow is not a fast tokenizer"):
         token_ids(Slow(), [user("a")])
 
 
@@ -392,7 +392,7 @@ def test_unknown_roles_are_refused(qwen, role):
 def test_a_role_that_the_template_drops_raises(qwen):
     """Qwen's template silently drops `developer` messages."""
     assert "b" not in theirs(qwen, [{"role": "developer", "content": "b"}, user("a")], tokenize=False).replace("tab", "")
-    with pytest.raises(RequestError, match="leaves out what the role 'developer' says"):
+    with pytest.raises(RequestError, match="drops messages of role 'developer'"):
         token_ids(qwen, [{"role": "developer", "content": "b"}, user("a")])
     chatml = make_tokenizer()
     assert token_ids(chatml, [{"role": "developer", "content": "b"}]) == theirs(

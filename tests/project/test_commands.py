@@ -17,7 +17,7 @@ def takes(*options: str) -> int:
 
 @pytest.mark.parametrize(("arguments", "code", "words"), [
     (["nosuch"], 2, "no command 'nosuch'"), (["fails", "x"], 2, "art-nb fails takes no options; given: x"), (["fails", "--help"], 0, "art-nb fails: fail"),
-    (["fails"], 1, "art-nb fails: this was wrong"), (["takes", "--help"], 1, ""), (["--help"], 0, "usage: art-nb COMMAND"), ([], 2, "usage: art-nb COMMAND"),
+    (["fails"], 1, "art-nb fails: this was wrong"), (["takes", "--help"], 0, "art-nb takes: take options"), (["takes", "x"], 1, ""), (["--help"], 0, "usage: art-nb COMMAND"), ([], 2, "usage: art-nb COMMAND"),
 ])  # fmt: skip
 def test_the_reason_comes_first(monkeypatch, capsys, arguments, code, words):
     monkeypatch.setattr(__main__, "commands", lambda: {"fails": fails, "takes": takes})

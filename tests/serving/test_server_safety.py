@@ -144,7 +144,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path, tiny_base, monkeypatch, cap
     with serving(tmp_path, tiny=str(tiny_base)):
         monkeypatch.setattr(checkpoints, "LOCK_S", 0.1)
         assert serve(["--port=0", f"--path={tmp_path}", f"--base-models=tiny={tiny_base}", f"--token={TOKEN}"]) == 1
-    assert f"another process uses {tmp_path}" in capsys.readouterr().err
+    assert f"another process is using {tmp_path}" in capsys.readouterr().err
 
 
 def test_the_token_is_shown_even_if_the_first_start_fails(tmp_path, tiny_base, capsys):

@@ -262,7 +262,7 @@ def test_no_message_forges_a_turn(family):
         ([], "nothing to train on"),
         ([art.Trajectory(messages_and_choices=messages(TALK[0])), art.Trajectory(messages_and_choices=messages(TALK[0][:1]))], "trajectory 1 has nothing to train on"),
         ([art.Trajectory(messages_and_choices=messages([("assistant", "hello")]))], "trajectory 0 has nothing to train on"),
-        ([art.Trajectory(messages_and_choices=messages([("user", "x" * 600), ("assistant", "y")]))], "trajectory 0 has 62. tokens, the model.s context 512"),
+        ([art.Trajectory(messages_and_choices=messages([("user", "x" * 600), ("assistant", "y")]))], "trajectory 0 has 62. tokens, the model.s context has 512"),
         ([art.Trajectory(messages_and_choices=[{"role": "x", "content": "y"}, {"role": "assistant", "content": "z"}])], "role is 'x'"),
     ],
 )  # fmt: skip

@@ -1,6 +1,6 @@
-"""What runs in Ray's actors: samplers, which receive adapters from the driver, and learners, which are `LocalBackend`s.
+"""The classes of Ray's actors: samplers, which receive adapters from the driver, and learners, which use a `LocalBackend`.
 
-No actor holds state that cannot be restored: a sampler gets the adapters it needs again, a learner reads its checkpoint.
+No actor holds state that cannot be restored: a sampler is sent its adapters again, a learner reads its checkpoint.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class ActorSpec:
 
 
 class SamplerActor:
-    """Samples with the adapters that it receives. patience: of `LockstepSessions`."""
+    """Samples with the adapters that it receives. patience: see `LockstepSessions`."""
 
     def __init__(self, spec: ActorSpec, patience: float):
         self.spec, self.sessions, self.gather_resets = spec, LockstepSessions(patience), GatherResetDetector()
@@ -68,7 +68,7 @@ class SamplerActor:
         self._loaded = True
 
     async def exchange(self, key: str, fields: dict[str, Any], adapters: dict[str, Any]) -> list[dict]:
-        """See `LockstepSession.exchange`. adapters: references to those of the policies in the requests, by policy.
+        """See `LockstepSession.exchange`. adapters: references to those of the requested policies, by name.
 
         Raises: StatusError; 410 when this actor was restarted and does not know the session.
         """
@@ -86,7 +86,7 @@ class SamplerActor:
         return await exchanging
 
     def _add(self, name: str, version: str, adapter: bytes) -> None:
-        """Add an adapter. One of a later step makes the caches of the step before obsolete, as after a step in process."""
+        """Add an adapter. If it is of a later step, drop the caches of the step before, as after a step in process."""
         before = self.policies.at()
         self.policies.add(name, version, adapter)
         if before != self.policies.at():

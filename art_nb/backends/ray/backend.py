@@ -1,7 +1,7 @@
 """RayBackend: samplers and learners as Ray actors, on this machine or many, in place of `LocalBackend()`.
 
-Rollouts run here, or with `rollout` in actors too. Every file of a model is where a `LocalBackend` has it, so each backend
-can continue the other's run.
+Rollouts run in this process, or with `rollout` in actors. A model's files are laid out as by a `LocalBackend`, so each
+backend can continue the other's run.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from art_nb.model import TrainableModel
 
 T = TypeVar("T")
-START_WARNING = 60.0  # seconds without a started actor after which a warning names what is missing
+START_WARNING = 60.0  # seconds after which a warning lists the resources, if an actor has not started
 PATIENCE = 5.0  # seconds that a sampler waits for rollouts that got an answer
-MAX_TRIES = 5  # of a step whose learners die, before the step itself is taken for the cause
+MAX_TRIES = 5  # of a step whose learners die, before the step itself is considered the cause
 
 
 class ModelActors(RegisteredModel):
-    """The actors of one registered model. joined: all learners train as one group and hold the latest checkpoint.
+    """The actors of one registered model. joined: whether all learners train as one group and hold the latest checkpoint.
 
-    interrupted: a call of `train` was cancelled, so the learners may be a step ahead.
+    interrupted: whether a call of `train` was cancelled, so the learners may be a step ahead.
     """
 
     def __init__(
@@ -59,25 +59,24 @@ class ModelActors(RegisteredModel):
 
 
 class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
-    """Trains and samples in Ray actors. A notebook that uses it in place of `LocalBackend()` runs the same.
+    """Trains and samples in Ray actors. A notebook that uses it in place of `LocalBackend()` runs unchanged.
 
     With one sampler the tokens are identical to those in process. With several the random draws are identical, too; only
-    rounding differs, with the batches in which requests are decoded. Ray restarts an actor that dies: its requests are sent
+    rounding differs, because requests are decoded in other batches. Ray restarts an actor that dies: its requests are sent
     again, its training step starts again from the checkpoint, and nothing is counted twice.
 
     Args:
-        address: of a running Ray cluster, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
+        address: that of a running Ray cluster, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
         samplers: number of samplers per model.
         learners: number of learners per model. Each takes a share of the batch; without dropout their gradient is that of
             a single learner.
         workers: number of actors per model that run the rollouts given to `rollout`.
-        path: folder of everything that is written. All machines must see it.
-        gpu_cost_per_hour_usd, engine, seed, slots, base_models, progress: as of `LocalBackend`; slots per sampler.
+        path: folder that all files are written to. All machines must see it.
+        gpu_cost_per_hour_usd, engine, seed, slots, base_models, progress: as in `LocalBackend`; slots per sampler.
         sampler_options, learner_options, worker_options: Ray's options of each actor, e.g. `{"num_gpus": 1}`. Each takes
             one CPU by default.
 
-    Raises: ImportError when Ray is not installed. `train` raises RuntimeError, besides what it says, when learners die
-    repeatedly.
+    Raises: ImportError when Ray is not installed. `train` also raises RuntimeError when learners die repeatedly.
     """
 
     def __init__(
@@ -147,7 +146,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         adapters = Adapters(names)
         samplers = [PooledSampler(sampler.remote(spec, PATIENCE), adapters) for _ in range(self.samplers)]
         learners = [learner.remote(spec, rank) for rank in range(self.learners)]
-        self.progress(f"Ray starts {self.learners} learners and {self.samplers} samplers, each loads {model.base_model}")
+        self.progress(f"starting {self.learners} learners and {self.samplers} samplers that load {model.base_model}")
         # The first learner of a new model writes the checkpoint that the others load.
         names.step, *_ = await self._ready([learners[0], *(sampler.actor for sampler in samplers)])
         await self._ready(learners[1:])
@@ -155,14 +154,14 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return ModelActors(names, folder, learners, SamplerPool(samplers, names), adapters, spec)
 
     async def _log_last_step(self, model: Model, step: int) -> None:
-        """Log the row of the latest step, if this process was killed or interrupted before that."""
+        """Log the row of the latest step, if this process was killed or interrupted before it was logged."""
         state = StepState.read(self.output_dir(model), step)
         if row := state.unlogged_row(self.output_dir(model)):
             row = await model.run_log.complete_row(state.split, row, [])
             model.run_log.append_row(state.split, step, row)
 
     async def _current(self, model: Model) -> ModelActors:
-        """Return a registered model, after an interrupted step at the step that its learner has reached."""
+        """Return a registered model's actors. After an interrupted step, first update the step to that of the learner."""
         actors = self.loaded(model)
         if actors.interrupted:
             actors.names.step = await ask(actors.learners[0], "ready")
@@ -208,7 +207,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return await actors.workers.run(rollout, arguments)
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
-        """Train one step and save a checkpoint. Learners that die continue from the last one. Raises: as `train`."""
+        """Train one step and save a checkpoint. Learners that die restart from the last one. Raises: as `train`."""
         actors = await self._current(model)
         try:
             result, advantages = await self._learn(actors, request)
@@ -222,7 +221,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return LocalTrainResult(result.step, numbers(row), result.checkpoint_path)
 
     async def _learn(self, actors: ModelActors, request: StepRequest) -> tuple[LocalTrainResult, list | None]:
-        """Send the request to the learners, again under the same key when one died; return what the first one returns."""
+        """Send the request to the learners, and again with the same key if one dies; return the first one's reply."""
         import ray
 
         step, latest = actors.names.step, actors.names.at()
@@ -251,7 +250,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
 
     @staticmethod
     async def _join(actors: ModelActors) -> list[BaseException]:
-        """Let all learners join one group at the latest checkpoint, unless they have. Returns errors."""
+        """Join all learners in one group at the latest checkpoint, unless they are joined. Returns errors."""
         if actors.joined:
             return []
         try:
@@ -263,7 +262,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return [each for each in replies if isinstance(each, BaseException)]
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model of this path, after `register`; return its step."""
+        """Copy a checkpoint of another model in this backend's `path`, after `register`; return its step."""
         actors = self.loaded(model)
         actors.names.step = await ask(actors.learners[0], "fork", from_model, from_project, **options)
         actors.adapters.clear()
@@ -272,5 +271,5 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
 
 
 def _absolute(base: str) -> str:
-    """Return the absolute path of a base model's folder, for actors with another working folder; a hub name unchanged."""
+    """Return the absolute path of a base model's folder, for actors with another working directory; a hub name unchanged."""
     return str(Path(base).absolute()) if Path(base).exists() else base

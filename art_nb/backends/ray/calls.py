@@ -1,4 +1,4 @@
-"""Calls of Ray actors that may die and be restarted by Ray."""
+"""Calls to Ray actors that may die and be restarted by Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ STARTS = 3  # attempts: Ray's own limit of 30 s, which no option changes, is too
 
 
 def connect(address: str, cpus: int) -> bool:
-    """Connect to the Ray cluster at `address`, unless this process is connected to one. Returns whether it was not.
+    """Connect to the Ray cluster at `address`, unless this process is connected to one. Returns whether it connected.
 
     "local" starts a cluster here with that many CPUs, without usage statistics, on the loopback interface, and with a new
     token that other processes need to join it (RAY_AUTH_TOKEN in this process's environment).
@@ -43,7 +43,7 @@ def connect(address: str, cpus: int) -> bool:
 
 
 async def until_back(actor: Any) -> None:
-    """Wait until the actor can be called. Raises: RayActorError when Ray does not restart it any more."""
+    """Wait until the actor can be called. Raises: RayActorError when Ray no longer restarts it."""
     import ray
 
     while True:

@@ -1,6 +1,6 @@
 """Several samplers behind one interface: the least loaded one takes a conversation and keeps it until it dies.
 
-Which sampler answers does not change what is drawn: how often a prompt was sent is counted here.
+The choice of sampler does not change the draws, because the repetitions of each prompt are counted here.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class SamplerPool:
             self._occurrences.pop(policy, None)
 
     async def create(self, *, messages: Any, model: str | None = None, **parameters: Any) -> ChatCompletion:
-        """Answer a request of OpenAI's chat completions with any living sampler.
+        """Answer a chat completion request with any living sampler.
 
         Raises: RequestError, which says what to change; RayActorError when Ray cannot restart a sampler.
         """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from art_nb.training.names import PolicyNames
 
 MAX_ROLLOUTS = 1000  # at once in a worker
-FIRST_COUNT_STEP = 2**32  # between the prompt counts of two workers: none asks the same prompt that often
+FIRST_COUNT_STEP = 2**32  # between the prompt counts of two workers: none sends the same prompt that often
 
 
 class SamplingBackend:
@@ -43,11 +43,11 @@ class SamplingBackend:
 
 
 class RolloutActor:
-    """Runs rollouts of one model, many at once. number: of this worker, from 0."""
+    """Runs rollouts of one model, many at once. number: the worker's index, from 0."""
 
     def __init__(self, spec: ActorSpec, names: PolicyNames, samplers: list[Any], number: int):
         self.adapters = Adapters(names)
-        # Each worker prefers another sampler: it does not know the load that other workers cause.
+        # Each worker prefers a different sampler, because it does not know the load that other workers cause.
         first = number % len(samplers)
         pooled = [PooledSampler(actor, self.adapters) for actor in samplers[first:] + samplers[:first]]
         self.pool = SamplerPool(pooled, names, first=(number + 1) * FIRST_COUNT_STEP)

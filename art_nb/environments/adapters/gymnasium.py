@@ -79,7 +79,7 @@ class GymnasiumEnvironment(AbstractContextManager):
         seen = self._game.observation_space
         as_text = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text, spaces.Tuple)
         if not (describe or isinstance(seen, as_text)):
-            raise ValueError(f"{game} has the observation space {seen}, which is no text: give `describe`")
+            raise ValueError(f"{game} has the observation space {seen}, which is not text: give `describe`")
         self._actions = list(actions or known or map(str, range(int(space.n))))
         if len(self._actions) != space.n:
             raise ValueError(f"{game} has {space.n} actions, not {len(self._actions)}: {', '.join(self._actions)}")

@@ -23,7 +23,7 @@ def mcp_environment(
 
     server: a URL, an `mcp.StdioServerParameters`, or a function that returns what `mcp.Client` accepts, such as a new
         in-process server. It is connected once here, to list its tools, and then once for each episode.
-    reward: of the calls of an episode; None: 0, for a judge such as RULER that scores trajectories.
+    reward: a function of an episode's calls; None: 0, for a judge such as RULER that scores trajectories.
     leave_out: tools that the model is not offered. options: of `mcp.Client`, such as `read_timeout_seconds`.
 
     Raises: ImportError without the extra; ValueError for a tool that cannot be shown; what the connection raises.
@@ -33,7 +33,7 @@ def mcp_environment(
         tools = connect(stack)[2]
     shown = [tool for name, tool in tools.items() if name not in set(leave_out)]
     if any(tool["function"]["name"] == COMPLETE_TASK["function"]["name"] for tool in shown):
-        raise ValueError("the server has a tool complete_task, as this environment has: put its name into leave_out")
+        raise ValueError("the server has a tool complete_task, which this environment adds: put its name into leave_out")
     made = with_tools(McpEnvironment, "McpEnvironment", [*shown, COMPLETE_TASK])
     # In a tuple, so that neither function becomes a method, which TRL would list as a tool.
     made._setup = (connect, tools, reward or (lambda calls: 0.0))  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ class McpEnvironment(AbstractContextManager):
         connect, known, _ = self._setup
         self._portal, self._client, tools = connect(self._stack)
         if tools != known:
-            raise BrokenEnvironment("the server's tools are not those it listed before: make the environment again")
+            raise BrokenEnvironment("the server's tools are not those it listed before: call mcp_environment again")
         self._calls, self._errors, self._over = [], 0, False
         return "\n\n".join(filter(None, (self._client.instructions, task)))
 

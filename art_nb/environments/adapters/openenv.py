@@ -21,10 +21,10 @@ def openenv_environment(
 ) -> type[OpenEnvEnvironment]:
     """Return an environment class for a running server; each episode has a session of its own there.
 
-    A server that acts by MCP tools (`CallToolAction`) gives its tools; of any other the action is the tool `step`, with the
-    parameters of its action schema.
+    The tools of a server that acts by MCP tools (`CallToolAction`) are used as they are. Any other has one tool, `step`,
+    with the parameters of its action schema.
 
-    url: http:// or https://. describe: returns an observation, a dict, as text; by default its only text, or else JSON.
+    url: http:// or https://. describe: returns an observation, a dict, as text; default: its only field if text, else JSON.
     headers: of every request. options: of OpenEnv's `GenericEnvClient`, such as `message_timeout_s`.
 
     Raises: ImportError without the package; httpx.HTTPError if the server does not answer; ValueError for an action that

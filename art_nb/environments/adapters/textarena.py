@@ -20,7 +20,7 @@ _GLOBAL_RANDOM = RLock()
 
 
 def random_player(seed: int = 0) -> Player:
-    """Return a player that chooses among the moves which the game lists ("Available Moves: '[0]', '[1]'").
+    """Return a player that chooses among the moves that the game lists ("Available Moves: '[0]', '[1]'").
 
     Raises: BrokenEnvironment, when it plays, for a game that lists none.
     """
@@ -37,10 +37,10 @@ def random_player(seed: int = 0) -> Player:
 
 
 def model_player(client: Any, model: str, **request: Any) -> Player:
-    """Return a player that asks a model: a fixed policy, or the one in training for self-play.
+    """Return a player whose moves are a model's answers: a fixed policy's, or for self-play those of the one in training.
 
-    client: `model.openai_client()` or an `openai.OpenAI`; the calls block the thread of the rollout, which therefore needs
-    its `timeout`.
+    client: `model.openai_client()` or an `openai.OpenAI`. Its calls block, so the rollout needs a `timeout`, with which the
+    game runs in a thread of its own.
     """
     blocking = client.blocking() if hasattr(client, "blocking") else client
 
@@ -58,7 +58,7 @@ class TextArenaEnvironment:
     options: of `textarena.make`.
 
     The reward is TextArena's, by default 1 for a win, 0 for a draw and -1 for a loss; 0 while the game runs.
-    TextArena draws from Python's global random numbers; each game gets a state of its own for as long as TextArena runs.
+    TextArena draws from Python's global generator, which has a state of its own for each game while TextArena's code runs.
     Raises: ImportError without the extra; ValueError for more than two players.
     """
 

@@ -13,17 +13,17 @@ from art_nb.environments.tools import parse_arguments
 def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -> Any:
     """Return a FastAPI application, to run with uvicorn, that plays a new environment in each session.
 
-    Clients list the tools and call them by OpenEnv's `ListToolsAction` and `CallToolAction`. What `reset` and a tool return
-    is the observation's `result`; a step's reward is the change of the environment's `progress`, and the last step's also
-    brings the sum to the environment's reward. The metrics are in the last observation's metadata.
+    Clients list the tools and call them with OpenEnv's `ListToolsAction` and `CallToolAction`. The return value of `reset`
+    or of a tool is the observation's `result`; a step's reward is the change of the environment's `progress`, and the last
+    step's makes the sum equal to the environment's reward. The metrics are in the last observation's metadata.
 
-    sessions: at most so many at once. Raises: ImportError without the package.
+    sessions: maximum number of concurrent sessions. Raises: ImportError without the package.
     """
     server, types = extra("openenv.core.env_server", "openenv"), extra("openenv.core.env_server.mcp_types", "openenv")
     base, state = extra("openenv.core.env_server.interfaces", "openenv").Environment, server.types.State
 
     class Served(base):  # type: ignore[valid-type, misc]
-        """A session: one environment, reset as often as the client asks."""
+        """A session: one environment, reset whenever the client requests it."""
 
         SUPPORTS_CONCURRENT_SESSIONS = True
 

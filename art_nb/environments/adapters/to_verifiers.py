@@ -90,7 +90,7 @@ class EnvironmentTask(vf.Task[EnvironmentData]):
 
 
 class EnvironmentTaskset:
-    """Tasks of rows. A subclass also derives from `vf.Taskset` of its task, and has the `rows`."""
+    """Tasks made from rows. A subclass also derives from `vf.Taskset` of its task, and has the `rows`."""
 
     rows: ClassVar[Iterable[dict[str, Any]]]
 

@@ -16,7 +16,7 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     """Return an environment class for the tasks of a taskset: its prompts, `@vf.reward`, `@vf.metric` and `@vf.stop`
     functions, and the tools of its toolsets, over MCP in this process.
 
-    The model ends a task by an answer without a call, or by calling `answer`. taskset: its module, as for verifiers' own
+    The model ends a task with an answer without a call, or by calling `answer`. taskset: its module, as for verifiers' own
     commands. config: fields of its config.
 
     Raises: ImportError without the package; ValueError for what needs more than a conversation: a container, a runtime, a

@@ -1,6 +1,6 @@
 """The code repair task: its tools, its reward and its environment for TRL.
 
-The tools answer every call with text, also a call that fails. The code under repair is text: it is edited here and run in a
+The tools answer every call with text, even a call that fails. The code under repair is text: it is edited here and run in a
 sandbox. The examples and hidden tests are not part of it, so no edit reaches them.
 """
 
@@ -49,7 +49,7 @@ class Repair(ToolEpisode):
     what an agent learns from that.
 
     Attributes: those of `ToolEpisode`, whose `ended_by` may also be "submitted"; files (name to current text), edits (edits
-    made), runs (times that the examples were run), found (number of the first edit that changed a line with the bug; 0 while
+    made), runs (how often the examples were run), found (number of the first edit that changed a line with the bug; 0 while
     none did), seen (whether all examples passed in the last run; None if the code has changed since, or was never run).
     """
 
@@ -117,10 +117,10 @@ class Repair(ToolEpisode):
     def reward_parts(self) -> dict[str, float]:
         """Return the components whose sum is the reward.
 
-        tests: the share of the rewarded tests that the submitted code passes; of code that was not submitted, the share that
-        the given code passes. all: 1 if all pass. small: 0.2 for a full repair that changes one line, 0.1 for two lines, and
-        so on. place: 0.2 if the first edit is of the lines with the bug, 0.1 if the second edit is the first of them, and so
-        on. refused: -0.02 for each refused call. malformed: -1.
+        tests: the share of the rewarded tests that the submitted code passes, or the given code if none was submitted.
+        all: 1 if all pass. small: 0.2 for a full repair that changes one line, 0.1 for two lines, and so on. place: 0.2 if
+        the first edit changes the lines with the bug, 0.1 if the second is the first to do so, and so on. refused: -0.02
+        for each refused call. malformed: -1.
         """
         counted = self.files if self.ended_by == "submitted" else self.problem.files
         tests = self.problem.visible if self.paid_by == "visible" else self.problem.hidden
@@ -136,7 +136,7 @@ class Repair(ToolEpisode):
         }
 
     def reward(self) -> float:
-        """Return the sum of `reward_parts`; a repair that is broken off counts as one that changed nothing."""
+        """Return the sum of `reward_parts`; an unfinished repair counts as one that changed nothing."""
         return sum(self.reward_parts().values())
 
     def progress(self) -> float:

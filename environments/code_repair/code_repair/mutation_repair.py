@@ -28,7 +28,7 @@ WRONG_REWARD = -0.25  # for submitting code that fails a rewarded test
 
 @cache
 def mutation_sandbox() -> Sandbox:
-    """Return a sandbox with a limit of 0.2 seconds a run: many mutations do not terminate."""
+    """Return a sandbox with a limit of 0.2 seconds per run: many mutations do not terminate."""
     return MontySandbox(Limits(seconds=0.2))
 
 
@@ -150,7 +150,7 @@ MUTATION_TOOLS = MutationRepair.tools
 
 
 class MutationRepairEnvironment(ToolEnvironment, episode=MutationRepair):
-    """Repair by choosing mutations, for TRL's `environment_factory`. Used as `CodeRepairEnvironment`."""
+    """Repair by choosing mutations, for TRL's `environment_factory`. Used like `CodeRepairEnvironment`."""
 
     episode: MutationRepair
 
@@ -168,7 +168,7 @@ class MutationRepairEnvironment(ToolEnvironment, episode=MutationRepair):
 
 
 def frequent_kinds(problems: Iterable[Problem]) -> list[str]:
-    """Return the kinds of mutation, from the one that is most often the bug: bugs of a kind over the offers of this kind."""
+    """Return the kinds of mutation by the share of offered mutations of a kind that are the bug, highest first."""
     bugs: Counter[str] = Counter()
     offers: Counter[str] = Counter()
     for problem in problems:
@@ -182,7 +182,7 @@ def random_mutation_player(
 ) -> Callable[[MutationRepair], None]:
     """Return a player that tries mutations in random order, none twice, until all examples pass or `tries` are used up.
 
-    tries: at most `max_turns` are made; a model's code counts as submitted when its turns are used up, too. kinds: are tried
+    tries: at most `max_turns` are made; a model's code counts as submitted when its turns are used up, too. kinds: to try
     first, in this order.
     """
 
@@ -224,7 +224,7 @@ def mutation_sites(text: str) -> list[tuple[str, int]]:
 
 
 def best_mutation(sandbox: Sandbox, text: str, kind: str, line: int, tests: tuple[Check, ...]) -> tuple[int, str]:
-    """Return (number of tests that pass, code): of the text and its mutations, the first with which most tests pass."""
+    """Return (number of tests that pass, code): of the text and its mutations, the first that passes the most tests."""
     sources = [text, *(mutation.text for mutation in mutations_at(text, kind, line))]
     passing = [sum(cached_verdict(sandbox, source, tests).passes) for source in sources]
     best = passing.index(max(passing))
@@ -233,5 +233,5 @@ def best_mutation(sandbox: Sandbox, text: str, kind: str, line: int, tests: tupl
 
 @lru_cache(maxsize=32_768)
 def cached_verdict(sandbox: Sandbox, text: str, tests: tuple[Check, ...]) -> Verdict:
-    """Run tests on code, or return the verdict of the same run before: the repairs of a group try the same mutations."""
+    """Run tests on code, or return the verdict of an equal earlier run: the repairs of a group try the same mutations."""
     return judge(sandbox, {"": text}, tests)

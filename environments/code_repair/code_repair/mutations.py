@@ -1,4 +1,4 @@
-"""Mutations of source code: single small changes. They make the bugs of the problems, and as a baseline repair them.
+"""Mutations of source code: single small changes. They create the bugs of the problems and, as a baseline, repair them.
 
 Kinds: operator (+ for -, and for or), bound (< for <=, a number off by one), variable (another name of the function),
 case (an if and its block removed), arguments (two swapped), default (another initial value).
@@ -111,7 +111,7 @@ _SIMPLE = ("identifier", "integer", "call", "subscript", "parenthesized_expressi
 
 
 def _calls_bound(node: Node) -> bool:
-    """Return whether it is a `len(...)` as argument of a range."""
+    """Return whether the call is `len(...)` as an argument of `range`."""
     around = node.parent
     return (
         words_of(node.child_by_field_name("function")) == "len"

@@ -51,11 +51,11 @@ class Bug:
     now: tuple[str, ...]
 
     def put(self, files: dict[str, str]) -> dict[str, str]:
-        """Return correct files with the bug in them."""
+        """Return the correct files with the bug inserted."""
         return self._exchange(files, self.was, self.now)
 
     def repair(self, files: dict[str, str]) -> dict[str, str]:
-        """Return files with the bug without it."""
+        """Return files that contain the bug with it removed."""
         return self._exchange(files, self.now, self.was)
 
     def _exchange(self, files: dict[str, str], old: tuple[str, ...], new: tuple[str, ...]) -> dict[str, str]:
@@ -102,7 +102,7 @@ def _problems_of(row: dict[str, Any]) -> list[Problem]:
 
 
 def problems(split: str, n: int | None = None, size: str = "function") -> list[Problem]:
-    """Return the first n (or all) problems of a split: train, val or test. Neighbours are of different functions.
+    """Return the first n (or all) problems of a split: train, val or test. Consecutive ones are of different functions.
 
     size: "function", or "module" for three files where the bug is not in the file whose function fails.
 

@@ -1,7 +1,7 @@
 """Load published sets of coding tasks from local files: HumanEval, MBPP, SWE-bench. None is in this repository.
 
 The first two become `Problem`s and run in the default sandbox as far as it supports their Python. Their assertions become
-checks of a `repr` outside of the sandbox, because inside the code under test decides what `==` returns. A warning lists what
+checks of a `repr` outside the sandbox, because inside, the code under test decides what `==` returns. A warning lists what
 cannot be converted. A task of SWE-bench is a whole repository and runs in a container only. Sources of the schemas:
 github.com/openai/human-eval (Chen et al. 2021), github.com/google-research/google-research/tree/master/mbpp (Austin et al.
 2021), princeton-nlp/SWE-bench (Jimenez et al. 2024).
@@ -28,7 +28,7 @@ def load_human_eval(folder: str | Path) -> list[Problem]:
     """Load the problems of HumanEval's files (`*.jsonl`, `*.jsonl.gz`) in a folder.
 
     The file has the signature and docstring, with `pass` as body; the examples are the docstring's; the hidden tests are the
-    assertions of the published `check`. If it has others than `as_check` converts, the whole of it is a test, too, which
+    assertions of the published `check`. If `as_check` cannot convert all of them, the whole `check` is a test, too, which
     passes unless it raises. A problem without any converted assertion is left out. A warning lists these.
 
     Raises: ValueError if the folder has no such rows, or a row lacks one of the published fields.
@@ -56,7 +56,7 @@ def load_mbpp(folder: str | Path) -> list[Problem]:
     the model; the hidden tests are its challenge tests, or the assertions if there are none. Assertions that `as_check` does
     not convert pass unless they raise. A problem whose hidden tests are all of this kind is left out. A warning lists these.
 
-    Raises: ValueError as `load_human_eval`.
+    Raises: ValueError as in `load_human_eval`.
     """
     found, unconverted = [], _Unconverted("MBPP")
     for row in _rows(folder, "MBPP", ("task_id", "code", "test_list")):
@@ -149,10 +149,10 @@ class _Unconverted:
         return (*converted, *otherwise) if converted else None
 
     def report(self) -> None:
-        for tasks, means in ((self.left_out, "are left out"), (self.partly, "run some assertions in the sandbox")):
+        means = "are left out: no assertion can be converted", "run the assertions that cannot be converted in the sandbox"
+        for tasks, how in zip((self.left_out, self.partly), means, strict=True):
             if tasks:
-                which = ", ".join(tasks)
-                warnings.warn(f"{self.name}: {len(tasks)} problems {means}: no literal is compared. {which}", stacklevel=3)
+                warnings.warn(f"{self.name}: {len(tasks)} problems {how} ({', '.join(tasks)})", stacklevel=3)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class RepositoryTask:
 def load_swe_bench(folder: str | Path) -> list[RepositoryTask]:
     """Load the tasks of SWE-bench's files (`*.jsonl`, `*.json`) in a folder.
 
-    Raises: ValueError as `load_human_eval`.
+    Raises: ValueError as in `load_human_eval`.
     """
     needed = (
         "instance_id",

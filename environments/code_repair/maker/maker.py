@@ -145,7 +145,7 @@ def varied(items: list, most: int) -> list:
 
 
 def telling(failures: list[list[bool]], tests: int) -> list[int]:
-    """Return the tests in greedy order: each is failed by most of the mutants that passed the tests before it."""
+    """Return the tests in greedy order: each detects the most of the mutants that passed the tests before it."""
     left, open_ = list(range(tests)), list(range(len(failures)))
     order: list[int] = []
     while left:

@@ -1,6 +1,6 @@
 """Customer service for a shop and an airline: a database, tools that write to it, a policy, and simulated customers.
 
-`front_desk` and `airline_desk` are simpler tools for small models; `clerks` and `airline_clerk` are rule-based agents.
+`front_desk` and `airline_desk` have simpler tools for small models; `clerks` and `airline_clerk` have rule-based agents.
 """
 
 from importlib.util import find_spec

@@ -83,7 +83,7 @@ class AirlineDesk(Desk):
 
     @property
     def owner(self) -> str:
-        """Whose reservation was found: "their", "another's", or "somebody's" before the customer was looked up."""
+        """Whose reservation was found: "their", "another's", or "somebody's" until the customer has been looked up."""
         return self._owner_of(self._found_reservation())
 
     @property

@@ -1,4 +1,4 @@
-"""ChatWidget: the reader plays the customer, an agent serves, and its changes of the database are shown next to the chat."""
+"""ChatWidget: the reader plays the customer, an agent serves, and its changes to the database are shown next to the chat."""
 
 from __future__ import annotations
 

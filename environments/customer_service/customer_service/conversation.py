@@ -25,7 +25,7 @@ class Conversation:
 
     Attributes: world (the current state), goal (the world after the task's actions), opening (the customer's first message),
     turns, turn_rewards (the change of `progress` in each turn), ended_by (None while the conversation runs, then "customer",
-    "transfer" or "turns"), agent_messages, failed_calls (tool calls that were answered by an error), monitor (counts policy
+    "transfer" or "turns"), agent_messages, failed_calls (tool calls answered with an error), monitor (counts policy
     violations), log (all messages and calls as OpenAI messages, without the calls' ids).
     """
 
@@ -105,7 +105,7 @@ class Conversation:
         return float(self.solved())
 
     def trajectory(self) -> Trajectory:
-        """Return the conversation for a viewer, a judge or fine-tuning. Its logs list the changes of the database."""
+        """Return the conversation for a viewer, a judge or fine-tuning. Its logs list the changes to the database."""
         messages: list[Any] = []
         for number, message in enumerate(self.log):
             if calls := message.get("tool_calls"):

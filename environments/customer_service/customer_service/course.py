@@ -44,14 +44,14 @@ def _tasks(path: Path) -> tuple[Task, ...]:
 def course_tasks(domain: str, split: str, n: int | None = None, data: Path = DATA) -> list[Task]:
     """Return the first n (None: all) of the course's tasks in a split: train, val or test.
 
-    Raises: ValueError for an unknown domain or split, or if the split has less than n tasks.
+    Raises: ValueError for an unknown domain or split, or if the split has fewer than n tasks.
     """
     if domain not in DOMAINS or split not in SPLITS:
-        options = f"a domain of {', '.join(DOMAINS)} and a split of {', '.join(SPLITS)}"
+        options = f"a domain from {', '.join(DOMAINS)} and a split from {', '.join(SPLITS)}"
         raise ValueError(f"there are no tasks for {domain!r}, {split!r}; choose {options}")
     found = [task for task in _tasks(data / f"{domain}_tasks.jsonl.gz") if task.split == split]
     if n is not None and not 0 <= n <= len(found):
-        raise ValueError(f"n must be at most {len(found)}, the number of {domain} tasks in {split}, not {n}")
+        raise ValueError(f"n must be 0 to {len(found)}, the number of {domain} tasks in {split}, not {n}")
     return found[:n]
 
 

@@ -132,7 +132,7 @@ class LLMCustomer:
     """A customer played by a language model through LiteLLM (the extra `judge`). Each reply is one request.
 
     model: LiteLLM's name, such as `openai/gpt-4o`. params: other arguments of the request.
-    Raises: LiteLLM's exceptions for a failed request; discard the conversation then.
+    Raises: LiteLLM's exceptions for a failed request; then discard the conversation.
     """
 
     def __init__(self, task: Task, model: str, **params: Any):

@@ -28,7 +28,7 @@ DESK_TURNS = 14
 class Desk(ToolEpisode):
     """A conversation through simple tools.
 
-    Attributes: conversation (the underlying `Conversation`), customer_messages, user (the customer's record once it was
+    Attributes: conversation (the underlying `Conversation`), customer_messages, user (the customer's record once it is
     looked up, else None), form (the prepared change, or None: an underlying tool's name, its arguments, and the change in
     words), and lists with one entry per call: turn_rewards (by `milestones`), progress_rewards (the change of
     `Conversation.progress`) and violations (of the policy). ended_by: None, "customer", "malformed" or "turns".
@@ -89,7 +89,7 @@ class Desk(ToolEpisode):
         return self.conversation.reward()
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics of the conversation, and the number of calls and the end at the desk."""
+        """Return the metrics of the conversation, the number of calls at the desk, and how it ended there."""
         ended = {"malformed": "malformed", "out_of_turns": "turns"}
         own = {name: float(self.ended_by == end) for name, end in ended.items()}
         return self.conversation.metrics() | own | {"calls": float(self.turns)}
@@ -136,13 +136,13 @@ class Desk(ToolEpisode):
         return json.loads(answer) if answer.startswith(("{", "[")) else answer
 
     def _customer(self) -> dict:
-        """Return the customer's record. Raises: RefusedCall before it was looked up."""
+        """Return the customer's record. Raises: RefusedCall until it has been looked up."""
         if self.user is None:
             raise RefusedCall("it is not known who the customer is")
         return self.user
 
     def _owner_of(self, record: dict) -> str:
-        """Return "their" or "another's", or "somebody's" before the customer was looked up."""
+        """Return "their" or "another's", or "somebody's" until the customer has been looked up."""
         if self.user is None:
             return "somebody's"
         return "their" if record["user_id"] == self.user["user_id"] else "another's"

@@ -18,7 +18,7 @@ def pass_hat_k(solved: Sequence[Sequence[float]], k: int) -> Estimate:
     pass^1 is the mean success rate. pass^k falls with k if the agent solves each task only sometimes; it stays constant if
     the agent always solves some tasks and never the others.
 
-    Raises: ValueError without tasks, or for a task with less than k attempts.
+    Raises: ValueError without tasks, or for a task with fewer than k attempts.
     Source: Yao et al., tau-bench, 2024, section 4: the mean over tasks of C(c, k) / C(n, k) for c solved of n attempts.
     """
     from art_nb.rewards.agreement import mean

@@ -48,7 +48,7 @@ class RuleAgent:
         return self.rng.random() < self.skill
 
     def choose(self, correct: Any, options: list) -> Any:
-        """Return the correct option, or at a mistake any of the options."""
+        """Return the correct option or, on a mistake, any of the options."""
         return correct if self.chooses_correctly() or not options else self.rng.choice(options)
 
     def say(self, message: str) -> str:
@@ -100,5 +100,5 @@ class RuleAgent:
                 self.say("It has been done.")
 
     def _confirmed(self, proposal: str) -> bool:
-        """Return whether the customer says yes. At a mistake, do not ask."""
+        """Return whether the customer confirms. A mistake is not to ask, which counts as a yes."""
         return not self.chooses_correctly() or "Yes" in self.say(f"{proposal} Do you confirm? (yes/no)")

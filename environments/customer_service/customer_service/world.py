@@ -86,7 +86,7 @@ class World:
         return answer
 
     def records(self, table: str) -> Mapping[str, dict]:
-        """Return a table's current records by id, to be read only."""
+        """Return a table's current records by id; do not modify them."""
         return self._tables[table]
 
     def reset(self) -> None:
@@ -132,7 +132,7 @@ class World:
         return self._initial.digest({table: records.maps[0] for table, records in self._tables.items()})
 
     def equals(self, other: World) -> bool:
-        """Return whether both have the same `digest`, without hashing them. Both must come from the same start."""
+        """Return whether both have the same `digest`, without hashing them. Both must have the same initial data."""
         return self._changed_texts() == other._changed_texts()
 
     def _changed_texts(self) -> dict[tuple[str, str], str]:

@@ -1,7 +1,7 @@
 """The email task: its tools, its reward and its environment for TRL.
 
 The task, its limit of ten turns and its reward are those of the ART-E example of OpenPipe's ART. The tools search only the
-inbox of the user who asks, and answer every call with text, also a call that fails.
+inbox of the user who asks, and answer every call with text, even a call that fails.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class EmailSearch(ToolEpisode):
         }
 
     def reward(self, wrong: float = -1.0) -> float:
-        """Return the sum of `reward_parts`; a search that is broken off counts as one without an answer."""
+        """Return the sum of `reward_parts`; an unfinished search counts as one without an answer."""
         return sum(self.reward_parts(wrong).values())
 
     def metrics(self) -> dict[str, float]:

@@ -55,7 +55,7 @@ class Question:
 
 
 def read_question(text: str) -> Question:
-    """Parse `What is the final room of the Falcon review?`, say: a room, about Falcon and review, the final one."""
+    """Parse a question: `What is the final room of the Falcon review?` is about Falcon and review, and asks for a room."""
     lowered = text.lower()
     person, month = PERSON.search(text), MONTH.search(text)
     rest = MONTH.sub("", PERSON.sub("", text))

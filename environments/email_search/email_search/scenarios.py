@@ -76,7 +76,7 @@ _YEAR = re.compile(r"(19|20)\d\d")
 def same_answer(given: str, truth: str) -> bool:
     """Return whether two answers are equal up to case, order, punctuation and words like `the`, `on`, `room`, `dollars`.
 
-    A year in the given answer only is ignored: `26 October 2024` equals `October 26th`, and `27 October` does not.
+    A year that only the given answer has is ignored: `26 October 2024` equals `October 26th`, and `27 October` does not.
     """
     ours, theirs = _content(given), _content(truth)
     for word in list(ours):

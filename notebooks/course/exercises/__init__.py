@@ -30,7 +30,7 @@ class CheckResult:
         return {"not attempted": "○ ", "wrong": "✗ ", "right": "✓ "}[self.status] + self.text
 
     def __str__(self) -> str:
-        """Return the text for `print`: "?" for characters that the output cannot encode, as a pipe on Windows."""
+        """Return the text for `print`: "?" for characters that the output, such as a pipe on Windows, cannot encode."""
         encoding = sys.stdout.encoding or "utf-8"
         return repr(self).encode(encoding, "replace").decode(encoding)
 
@@ -98,7 +98,7 @@ class Exercise:
 
 
 class NeverEnds(BaseException):
-    """The answer goes on without an end. No `except Exception` of the answer catches it."""
+    """The answer does not terminate. No `except Exception` of the answer catches it."""
 
 
 def _call(observe: Callable[[Callable, tuple], Any], answer: Callable, inputs: tuple) -> Any:

@@ -14,7 +14,7 @@ ANSWERS = [
     ("'3'", "3"), ("<object>", "3"), ("(", "3"), ("[1]", "(1)"), ("None", "None"), ("2 + 1", "3"), ("{[]: 1}", "3"),
     ("<object>", "<object>"), ("3", "<object>"),
 ]  # fmt: skip
-COMPARISON = r"(?<![-<>=])[<>]=?(?![<>=])"  # `->`, `<<` and `>>` are none
+COMPARISON = r"(?<![-<>=])[<>]=?(?![<>=])"  # `->`, `<<` and `>>` are not comparisons
 EXCHANGED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">"}
 
 
@@ -78,11 +78,11 @@ BOUNDS = Exercise(
     ],
     mistakes={
         "One change at a time: a mutant has one bug.": lambda line: _all_at_once(line, COMPARISON),
-        "One change at a time; and `->`, `<<` and `>>` are no comparisons.": lambda line: _all_at_once(line, "<=|>=|<|>"),
-        "`->`, `<<` and `>>` are no comparisons.": lambda line: _moved(line, "<=|>=|<|>"),
+        "One change at a time; and `->`, `<<`, `>>` are not comparisons.": lambda line: _all_at_once(line, "<=|>=|<|>"),
+        "`->`, `<<` and `>>` are not comparisons.": lambda line: _moved(line, "<=|>=|<|>"),
         "This turns `<=` into `<==`: match the longer operator first.":
             lambda line: _with_an_equals_sign(line, r"(?<![-<>=])[<>](?![<>])"),
-        "This turns `<=` into `<==`; and `->`, `<<` and `>>` are no comparisons.":
+        "This turns `<=` into `<==`; and `->`, `<<` and `>>` are not comparisons.":
             lambda line: _with_an_equals_sign(line, "[<>]"),
     },
 )  # fmt: skip

@@ -134,14 +134,14 @@ def _wrong_agent(serve: Callable[[FrontDesk], Any]) -> str | None:
         serve(desk)
         last = f"The customer's last message: {desk.customer_messages[-1]!r}"
         if desk.ended_by == "malformed":
-            return "A call of an unknown tool, or with wrong arguments, ended the conversation."
+            return "A call to an unknown tool, or with wrong arguments, ended the conversation."
         if not desk.over:
             return f"The customer is still waiting. Continue until `desk.over`. {last}"
         if not desk.reward():
             opening = desk.conversation.opening
             return f"{opening!r} was not answered: look up the order, then call `tell_price`. {last}"
         if rules := [rule.replace("_", " ") for rule, times in desk.conversation.monitor.violations.items() if times]:
-            return f"Your agent told the price but broke a rule: {', '.join(rules)}. Look up the customer before the order."
+            return f"Your agent gave the price but broke a rule: {', '.join(rules)}. Look up the customer before the order."
     return None
 
 

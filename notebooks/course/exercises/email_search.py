@@ -58,7 +58,7 @@ MATCHES = Exercise(
             lambda given, truth: given == truth,
         "An answer that contains the right one can be wrong: `14 or 15 May` contains `14 May`, `14 May` contains `4 May`.":
             lambda given, truth: truth.lower() in given.lower(),
-        "One word in common is not enough: `15 May` is another day than `14 May`.":
+        "One word in common is not enough: `15 May` is not the same day as `14 May`.":
             lambda given, truth: bool(set(_words(given)) & set(_words(truth))),
         "`May 14` is `14 May`: the order of the words doesn't matter. Compare them sorted.":
             lambda given, truth: _match(given, truth, order=False),
@@ -68,12 +68,12 @@ MATCHES = Exercise(
             lambda given, truth: _match(given, truth, ordinal=""),
         "`1st`, `22nd` and `3rd` are ordinal numbers, too: drop their endings.":
             lambda given, truth: _match(given, truth, ordinal=r"(?<=\d)th\b"),
-        "Drop the ending only after a digit: `Keith` is another name than `Kei`.":
+        "Drop the ending only after a digit: `Keith` is not the same name as `Kei`.":
             lambda given, truth: _match(given, truth, ordinal=r"(st|nd|rd|th)\b"),
         "`2,400` is `2400`: drop the comma between digits before you split into words.":
             lambda given, truth: _match(given, truth, commas=False),
-        "`15:10` is another time than `10:15`: a time is one word.": lambda given, truth: _match(given, truth, word=r"\w+"),
-        "An additional word makes an answer wrong, also one that is repeated: compare lists, not sets.":
+        "`15:10` is not the time `10:15`: a time is one word.": lambda given, truth: _match(given, truth, word=r"\w+"),
+        "An additional word makes an answer wrong, even a repeated one: compare lists, not sets.":
             lambda given, truth: _match(" ".join(dict.fromkeys(given.split())), truth),
         "`14 MAY` is `14 May`: lower the case first.": lambda given, truth: _match(given, truth, case=False),
         "An incomplete answer is wrong: `Omar` is not `Omar Reed`.":

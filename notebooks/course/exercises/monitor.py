@@ -86,7 +86,7 @@ FIRST_ALARM = Exercise(
             lambda values, limit: next((i for i, value in enumerate(values) if value > limit), None),
         "Return the first step above the limit, not the worst one.":
             lambda values, limit: max(range(len(values)), key=lambda i: values[i]),
-        "A value that equals the limit is no alarm.":
+        "A value that equals the limit is not an alarm.":
             lambda values, limit: next((i for i, value in enumerate(values) if not value < limit), None),
         "Count steps from 0.":
             lambda values, limit: next((i for i, value in enumerate(values, 1) if not value <= limit), None),

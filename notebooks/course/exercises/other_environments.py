@@ -96,7 +96,7 @@ def _wrong_adapter(adapter: Callable[[], Any]) -> str | None:
         return "After eight wrong turns `over` must be true and the reward 0."
     environment.reset(index=1)
     if environment.over or environment.get_reward() != 0:
-        return "`reset` must start again: `over` and the reward still tell of the last safe."
+        return "`reset` must start again: `over` and the reward are still those of the last safe."
     if len({tuple(_bisect(_after_reset(environment, index), 8)) for index in range(20)}) < 5:
         return "Different values of `index` must give different safes: use `code_of(index)`."
     return None
@@ -142,8 +142,8 @@ STEPS, MAPS, TRIES = 15, 8, 8
 
 
 def train_on(maps: Callable[[int], list[int]]) -> tuple[list[float], float, float]:
-    """Train a new policy on these maps. Returns the share that reached the goal by step, and at the end of 64 walks each on
-    the maps of training and on maps that it has not seen."""
+    """Train a new policy on these maps. Returns the share of walks that reached the goal: at each step of training, then for
+    the trained policy on its own maps and on unseen maps, 64 walks each."""
     import art_nb as art
     from art_nb.environments import rollout_environment
     from course.frozen_lake import MAX_TURNS, lake
@@ -185,7 +185,7 @@ def _why_not_memorised(maps: Callable[[int], list[int]]) -> str | None:
     if seen < 0.8:
         return f"{told}; by step in training: {percents(curve)}. Give it fewer different maps."
     if others > seen - 0.4:
-        return f"{told}. It has learned lakes in general; let it learn by heart."
+        return f"{told}. It has learned to cross lakes in general; make it memorise its own maps."
     return None
 
 
@@ -193,7 +193,7 @@ EXERCISES = {
     "adapter": Exercise(right=SafeEnvironment, accept=_wrong_adapter),
     "worth": Exercise(
         right=_worth, cases=_tables, mistakes={
-            "This chooses the highest pass@8, also where a lower temperature or the rule does the same.": lambda tasks: max(
+            "This chooses the highest pass@8, even where a lower temperature or the rule is as good.": lambda tasks: max(
                 tasks, key=lambda name: tasks[name]["pass@8"]
             ),
             "This compares with temperature 1 only: a lower one is free as well.": lambda tasks: max(

@@ -27,7 +27,7 @@ HAS_SIGNAL = Exercise(
         "The mean does not measure differences: [-1, 1, -1, 1] has mean zero and a strong signal.":
             lambda rewards: fmean(rewards) != 0,
         "Inverted: return True where the group carries a signal.": lambda rewards: max(rewards) == min(rewards),
-        "All rewards need not be different; it is enough that two are.":
+        "Not all rewards need to differ; it is enough that two do.":
             lambda rewards: len(set(rewards)) == len(rewards),
     },
 )  # fmt: skip
@@ -59,7 +59,7 @@ BOARD = ". . . .\n. 4 2 .\n. 2 4 .\n. . . ."
 def ten_calls(size: int, seed: int) -> tuple[list[float], int]:
     """Repeat the notebook's loop with groups of `size`.
 
-    Returns the probability of "left" after each call of `train`, and how many calls made no update for a lack of signal.
+    Returns the probability of "left" after each call of `train`, and how many calls made no update for lack of a signal.
     """
     from openai.types.chat import ChatCompletionUserMessageParam
 

@@ -27,7 +27,7 @@ class JudgeView(View):
     groups: scored groups. truth: the true outcome of a trajectory, higher is better, or the name of its metric; by default
     the reward before judging.
 
-    "my order" hides scores and truth: drag the trajectories (or move them by Alt and an arrow key) into your order, and
+    "my order" hides scores and truth: drag the trajectories (or move them with Alt and an arrow key) into your order, and
     see how many pairs you, the judge and the truth order alike. `mine` contains your orders, as {index of the group:
     indices of trajectories, best first}.
 

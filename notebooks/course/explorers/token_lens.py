@@ -1,4 +1,4 @@
-"""TokenLens: one completion token by token, with each token's part in the loss."""
+"""TokenLens: one completion token by token, with each token's contribution to the loss."""
 
 from __future__ import annotations
 

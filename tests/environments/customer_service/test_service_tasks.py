@@ -270,5 +270,5 @@ def test_policies_contain_the_words_that_the_tools_require():
         assert READS & names and names - READS
     with pytest.raises(ValueError, match="640"):
         course_tasks("retail", "train", 10_000)
-    with pytest.raises(ValueError, match="choose a domain of retail, airline"):
+    with pytest.raises(ValueError, match="choose a domain from retail, airline"):
         course_tasks("bank", "train")
