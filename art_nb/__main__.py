@@ -1,13 +1,11 @@
-"""`art-nb COMMAND` or `python -m art_nb COMMAND`: serve, worker and export; in its repository also the course's commands.
+"""`art-nb COMMAND` or `python -m art_nb COMMAND`: serve, worker and export; in the repository also the course's commands.
 
-The course's commands are those of the package `course` (notebooks/course/commands.py), where it is installed.
+The course's commands come from the package `course` (notebooks/course/commands.py), if it is installed.
 """
 
 import importlib
 import importlib.util
-import inspect
 import io
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -63,7 +61,7 @@ def main(arguments: list[str]) -> int:
     if name in COMMANDS:
         return COMMANDS[name](*options)  # they report their own errors
     if name in known:
-        return _run_course_command(name, known[name], options)
+        return importlib.import_module("course.commands").run(name, *options)
     needs_help = arguments in (["--help"], ["-h"])
     out = sys.stdout if needs_help else sys.stderr
     if name and not needs_help:
@@ -72,22 +70,8 @@ def main(arguments: list[str]) -> int:
     for name, command in known.items():
         print(f"  {name:<14} {(command.__doc__ or '').splitlines()[0]}", file=out)
     if not needs_help and len(known) == len(COMMANDS):
-        print("The course's commands (lab, demo, test, ...) exist in its repository only, after `make setup`.", file=out)
+        print("The course's commands (lab, demo, test, ...) exist only in the repository, after `make setup`.", file=out)
     return 0 if needs_help else 2
-
-
-def _run_course_command(name: str, command: Command, options: list[str]) -> int:
-    if options in (["--help"], ["-h"]):
-        print(f"art-nb {name}: {inspect.getdoc(command)}")
-        return 0
-    if options and not inspect.signature(command).parameters:
-        print(f"art-nb {name} takes no options; given: {' '.join(options)}", file=sys.stderr)
-        return 2
-    try:
-        return command(*options)
-    except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
-        print(f"art-nb {name}: {error}", file=sys.stderr)
-        return 1
 
 
 def run() -> None:

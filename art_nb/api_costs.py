@@ -1,6 +1,6 @@
 """Costs of language model API calls: the provider's figure, else tokens times a given, registered or LiteLLM price.
 
-Never guesses a price. Reads answers in OpenAI's and Anthropic's formats. Knows nothing about models, training or steps.
+Never guesses a price. Reads responses in OpenAI's and Anthropic's formats. Does not depend on models, training or steps.
 """
 
 import os
@@ -56,7 +56,7 @@ def listed_pricing(model_name: str) -> TokenPricing | None:
 def chosen_pricing(
     model_name: str, known: TokenPricing | None, needed: Collection[str], given: Iterable[float | None]
 ) -> TokenPricing:
-    """Return the given prices (the fields of `TokenPricing`), those that are None from `known`, else from LiteLLM's table.
+    """Return the given prices (the fields of `TokenPricing`); None is filled in from `known`, else from LiteLLM's table.
 
     needed: names of fields. The table, which takes seconds to load, is not loaded when all of them are given.
 
@@ -69,13 +69,13 @@ def chosen_pricing(
     if known is None and not {"prompt_per_million", "completion_per_million"} <= prices.keys():
         raise ValueError(
             f"no price is known for {model_name!r}: give prompt_price_per_million and completion_price_per_million, call "
-            "MetricsBuilder.register_model_pricing, or use LiteLLM's name of the model (pip install 'art-nb[judge]')"
+            "MetricsBuilder.register_model_pricing, or use LiteLLM's name for the model (pip install 'art-nb[judge]')"
         )
     return TokenPricing(**prices) if known is None else replace(known, **prices)
 
 
 def stated_cost(response: Any) -> float | None:
-    """Return the cost that the provider or LiteLLM states in the answer, in US dollars; None if there is none."""
+    """Return the cost that the provider or LiteLLM states in the response, in US dollars; None if there is none."""
     for path in (("usage", "cost"), ("usage", "cost", "total_cost"), ("_hidden_params", "response_cost")):
         cost = _read(response, *path)
         if isinstance(cost, int | float) and not isinstance(cost, bool):
@@ -84,16 +84,16 @@ def stated_cost(response: Any) -> float | None:
 
 
 def counted_tokens(response: Any, provider: str) -> dict[str, float]:
-    """Return the answer's token counts by the field of their price in `TokenPricing`, without zero counts of caches.
+    """Return the response's token counts, keyed by the `TokenPricing` field that prices them; omits zero cache counts.
 
     provider: "anthropic", whose prompt counts exclude cached tokens; others are read as OpenAI's.
 
-    Raises: ValueError when the answer states no token counts.
+    Raises: ValueError when the response has no token counts.
     """
     prompt = _count(response, "input_tokens", "prompt_tokens")
     completion = _count(response, "output_tokens", "completion_tokens")
     if prompt is None or completion is None:
-        raise ValueError(f"the answer of {provider!r} has no token counts in `usage`")
+        raise ValueError(f"the response of {provider!r} has no token counts in `usage`: pass the provider's whole response")
     if provider == "anthropic":
         names = "cache_creation", "cache_read"
         cached = {f"{name}_per_million": _count(response, f"{name}_input_tokens") or 0.0 for name in names}

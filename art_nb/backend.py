@@ -1,4 +1,4 @@
-"""`from art_nb.backend import Backend, LocalBackend`, the import path that ART has."""
+"""`from art_nb.backend import Backend, LocalBackend`, as in ART."""
 
 from art_nb.backends.local import LocalBackend
 from art_nb.model import Backend

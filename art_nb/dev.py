@@ -29,8 +29,8 @@ class InternalModelConfig(TypedDict, total=False):
     engine_args: dict[str, Any]
 
 
-# ART's names for open-ended dictionaries. Of `TrainConfig` the options that `TrainConfig.with_art_options` knows are read;
-# those for ART's inference server (`EngineArgs`, `OpenAIServerConfig`, `ServerArgs`) are accepted without effect.
+# ART's names for open-ended dictionaries. `art_nb.types.TrainConfig.with_art_options` reads the options in `TrainConfig`;
+# those for ART's inference server (`EngineArgs`, `OpenAIServerConfig`, `ServerArgs`) are accepted but have no effect.
 EngineArgs = dict
 TrainerArgs = dict
 TrainConfig = dict

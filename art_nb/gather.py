@@ -1,6 +1,6 @@
 """Run rollouts concurrently and collect their trajectories, with a progress bar.
 
-`pbar_total_completion_tokens` is accepted for compatibility with ART, without effect.
+`pbar_total_completion_tokens` is accepted for compatibility with ART, not used.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ async def gather_trajectories(
         max_exceptions: failures to tolerate: a count, or a share of the rollouts if between 0 and 1.
 
     Raises: the first exception that is not tolerated, after cancelling the other rollouts. Its traceback contains the
-        caller's own frames and the raising one; `error.full_traceback` keeps the rest.
+        caller's own frames and the raising one; `error.full_traceback` has all frames.
     """
     awaitables = list(trajectories)
     gathering = Gathering(len(awaitables), max_exceptions)
@@ -68,7 +68,10 @@ async def gather_trajectory_groups(
     async def finish(group: Awaitable[TrajectoryGroup]) -> list[TrajectoryGroup]:
         done = await _run_group(group, gathering)
         kept = done if done is None or after_each is None else await after_each(done)
-        return [] if kept is None else kept if isinstance(kept, list) else [kept]
+        found = [] if kept is None else kept if isinstance(kept, list) else [kept]
+        if wrong := [type(each).__name__ for each in found if not isinstance(each, TrajectoryGroup)]:
+            raise TypeError(f"after_each returned {', '.join(wrong)}: expected a TrajectoryGroup, a list of them, or None")
+        return found
 
     with ShortTraceback():
         async with gathering.progress(pbar_desc):
@@ -93,12 +96,12 @@ async def trajectory_group_batches(
             concurrently: a count, or a share of a batch's rollouts if between 0 and 1.
         max_concurrent_batches: batches' worth of groups that run concurrently, including the next one to yield.
         skip_batches: batches to skip at the start without running them (to resume a run).
-        pbar_desc: label of the progress bars, one per batch; None: none.
+        pbar_desc: label of the progress bars, one per batch; None: no bars.
 
     Leaving the loop early (`await batches.aclose()`) cancels the running rollouts.
     """
     if batch_size < 1 or max_concurrent_batches < 1:
-        raise ValueError(f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: give 1 or more.")
+        raise ValueError(f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: expected 1 or more.")
     waiting = deque(groups)
     for _ in range(min(len(waiting), batch_size * skip_batches)):
         _close(waiting.popleft())
@@ -173,7 +176,7 @@ def _one_or_many(result: Any) -> Trajectory | list[Trajectory]:
 
 def _one_group(result: Any) -> TrajectoryGroup:
     if not isinstance(result, TrajectoryGroup):
-        raise TypeError(f"an async function returned {type(result).__name__}, expected a TrajectoryGroup.")
+        raise TypeError(f"a group's async function returned {type(result).__name__}: expected a TrajectoryGroup.")
     return result
 
 

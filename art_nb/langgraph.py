@@ -30,7 +30,7 @@ def wrap_rollout(model: Any, fn: Callable[..., Awaitable[Trajectory]]) -> Callab
 
     model: the registered model that `init_chat_model` uses inside the rollout. The first conversation becomes the
     trajectory's own with its tools, further ones (sub-agents, shortened histories) its `additional_histories`. Reward,
-    metrics, metadata and logs stay those that `fn` returned; if no chat model was called, its messages stay as well.
+    metrics, metadata and logs are those that `fn` returned; so are the messages, if no chat model was called.
     """
 
     async def wrapper(*args: Any, **kwargs: Any) -> Trajectory:
@@ -63,14 +63,14 @@ def init_chat_model(
 ) -> Any:
     """Return a `langchain_openai.ChatOpenAI` whose requests go to the model of the enclosing `wrap_rollout`.
 
-    model, model_provider, configurable_fields, config_prefix: without effect, as in ART. kwargs: of `ChatOpenAI`; the
+    model, model_provider, configurable_fields, config_prefix: not used, as in ART. kwargs: arguments of `ChatOpenAI`; the
     temperature is 1 by default.
 
     Raises: RuntimeError outside of a wrapped rollout; ImportError without the extra.
     """
     registered = _model.get(None)
     if registered is None:
-        raise RuntimeError("init_chat_model: there is no model; call it in a rollout wrapped by `wrap_rollout`")
+        raise RuntimeError("init_chat_model was called outside of a rollout: call it in one wrapped by `wrap_rollout`")
     try:
         from langchain_openai import ChatOpenAI
     except ImportError as error:

@@ -45,7 +45,7 @@ class _Described:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        """Raises: pydantic.ValidationError naming what is missing or has another type."""
+        """Raises: pydantic.ValidationError naming the fields that are missing or have the wrong type."""
         return cls(**data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class MCPResource(_Described):
 
 @dataclass
 class GeneratedScenario(_Described):
-    """A task for an agent. difficulty: an integer from 1, easy, to 5."""
+    """A task for an agent. difficulty: an integer from 1 (easy) to 5 (hard)."""
 
     task: str
     difficulty: int = Field(strict=True, ge=1, le=5)
@@ -100,7 +100,7 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
 
     @classmethod
     def from_dicts(cls, data: list[dict[str, Any]]) -> GeneratedScenarioCollection:
-        """Return the scenarios. Raises: pydantic.ValidationError, a ValueError, naming what is missing or wrong."""
+        """Return the scenarios. Raises: pydantic.ValidationError, a ValueError, naming missing or wrong fields."""
         return cls(TypeAdapter(list[GeneratedScenario]).validate_python(data))
 
     @classmethod
@@ -127,7 +127,7 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
         return GeneratedScenarioCollection(random.sample(self.scenarios, len(self.scenarios)))
 
     def split(self, train_size: int) -> tuple[GeneratedScenarioCollection, GeneratedScenarioCollection]:
-        """Return the first `train_size` scenarios and the others. Raises: ValueError for more than there are."""
+        """Return the first `train_size` scenarios and the others. Raises: ValueError if `train_size` is out of range."""
         if not 0 <= train_size <= len(self):
             raise ValueError(f"train_size must be from 0 to {len(self)}, the number of scenarios, not {train_size}")
         return tuple(map(GeneratedScenarioCollection, (self.scenarios[:train_size], self.scenarios[train_size:])))  # type: ignore[return-value]
@@ -149,7 +149,7 @@ class GeneratedScenarioCollection(Sequence[GeneratedScenario]):
         print("difficulty:", ", ".join(f"{level}: {counts[level]}" for level in range(1, 6)))
 
     def get_summary(self) -> dict[str, Any]:
-        """Return the number of scenarios, in total and by difficulty, and mean difficulty and length (0 without any)."""
+        """Return the number of scenarios, in total and by difficulty, and mean difficulty and length (0 if empty)."""
         return {
             "total_scenarios": len(self),
             "difficulty_distribution": dict(self.get_difficulty_distribution()),
@@ -181,17 +181,17 @@ async def generate_scenarios(
 ) -> GeneratedScenarioCollection:
     """Generate scenarios with a language model. Sends the descriptions of tools and resources, and `custom_instructions`.
 
-    generator_api_key: None: OPENROUTER_API_KEY of the environment. generator_base_url: of any OpenAI-compatible server.
+    generator_api_key: None: the variable OPENROUTER_API_KEY. generator_base_url: of any OpenAI-compatible server.
     show_preview: print five scenarios and the difficulties.
 
     Raises: ValueError without tools and resources, without a key, or when the answer is truncated or not `num_scenarios`
         scenarios; openai.APIError when the request fails.
     """
     if not tools and not resources:
-        raise ValueError("give at least one tool or resource of the server")
+        raise ValueError("tools and resources are empty: pass at least one tool or resource of the server")
     key = generator_api_key or os.environ.get("OPENROUTER_API_KEY")
     if not key:
-        raise ValueError("pass generator_api_key, or set OPENROUTER_API_KEY")
+        raise ValueError("no API key: pass generator_api_key, or set OPENROUTER_API_KEY")
     listings = [json.dumps([_as_dict(each) for each in given], indent=2) for given in (tools, resources or ())]
     prompt = PROMPT.format(count=num_scenarios, tools=listings[0], resources=listings[1])
     prompt += f"\n{custom_instructions}\n" if custom_instructions else ""

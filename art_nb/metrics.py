@@ -34,7 +34,7 @@ _counted: ContextVar[tuple[list[float], ...]] = ContextVar("counted_costs", defa
 
 
 @contextmanager
-def costs_counted() -> Iterator[list[float]]:
+def collect_costs() -> Iterator[list[float]]:
     """Collect the US dollars that are added to any builder in the block and in the tasks that it starts."""
     costs: list[float] = []
     token = _counted.set((*_counted.get(), costs))
@@ -92,12 +92,12 @@ class MetricsBuilder:
         cache_creation_price_per_million: float | None = None,
         cache_read_price_per_million: float | None = None,
     ) -> float | None:
-        """Add the cost of an API's answer to costs/{cost_context}/{source}; return it.
+        """Add the cost of an API response to costs/{cost_context}/{source}; return it.
 
-        The cost is the one stated in the answer, else a registered extractor's, else its tokens times the price given here,
-        registered, or in LiteLLM's table.
+        The cost is the one that the response states, else a registered extractor's, else its tokens times the price given
+        here, registered, or in LiteLLM's table.
 
-        Raises: ValueError when the price is unknown, or the answer has no token counts.
+        Raises: ValueError when the price is unknown, or the response has no token counts.
         """
         path = f"{self.cost_context}/{_nonempty('source', source.strip('/'))}"
         provider, model_name = _nonempty("provider", provider).lower(), _nonempty("model_name", model_name)
@@ -113,16 +113,16 @@ class MetricsBuilder:
         return cost
 
     def registered_cost(self, response: Any, *, provider: str, model_name: str) -> float | None:
-        """Return the cost from the answer itself, a registered extractor, or the registered price; None without any."""
+        """Return the cost from the response itself, a registered extractor, or the registered price; None without one."""
         cost, pricing = self._stated(response, provider), self._run.pricing.get(model_name)
-        return token_cost(counted_tokens(response, provider), pricing) if cost is None and pricing else cost
+        return token_cost(counted_tokens(response, provider.lower()), pricing) if cost is None and pricing else cost
 
     def _stated(self, response: Any, provider: str) -> float | None:
-        cost = stated_cost(response)
-        return self._run.extractors[provider](response) if cost is None and provider in self._run.extractors else cost
+        cost, extractor = stated_cost(response), self._run.extractors.get(provider.lower())
+        return extractor(response) if cost is None and extractor else cost
 
     def add_metric(self, key: str, value: float) -> None:
-        """Add to metric "section/name". Raises: ValueError for another form, or a metric that is part of another's sum."""
+        """Add to metric "section/name". Raises: ValueError for a malformed key, or one that is part of another's sum."""
         section, slash, name = key.partition("/")
         if not (section and slash and name) or name.split("/")[0] == "cum":
             raise ValueError(f'metric {key!r}: expected "section/name"; section/cum/... is reserved for sums over the run')
@@ -198,16 +198,16 @@ class MetricsBuilder:
         return _active.get()
 
     @staticmethod
-    def active_one() -> "MetricsBuilder | None":
+    def active_or_none() -> "MetricsBuilder | None":
         """Return the active builder, or None."""
         return _active.get(None)
 
     def for_cost_context(self, cost_context: str, *, buffer_scope: str | None = None) -> "MetricsBuilder":
-        """Return a builder for other costs of the run. buffer_scope: the context whose rows include them; None: its own."""
+        """Return a builder for another context. buffer_scope: the context whose rows include them; None: its own."""
         return MetricsBuilder(cost_context, _run=self._run, _scope=buffer_scope)
 
     def register_cost_extractor(self, provider: str, extractor: Callable[[Any], float | None]) -> None:
-        """Let `extractor` compute the cost of this provider's answers in US dollars; it returns None if unknown."""
+        """Use `extractor` to compute the cost of this provider's responses in US dollars; it returns None if unknown."""
         self._run.extractors[_nonempty("provider", provider).lower()] = extractor
 
     def register_model_pricing(
@@ -227,7 +227,7 @@ class MetricsBuilder:
         )  # fmt: skip
 
     def counters(self) -> tuple[Any, ...]:
-        """Return a copy of all that is counted, for `restore_counters`."""
+        """Return a copy of all counters, for `restore_counters`."""
         return deepcopy((self._run.pending, self._run.sums, self._run.scenario_ids))
 
     def restore_counters(self, before: tuple[Any, ...]) -> None:
@@ -262,15 +262,15 @@ def track_api_cost(
     cache_creation_price_per_million: float | None = None,
     cache_read_price_per_million: float | None = None,
 ) -> Callable[[F], F]:
-    """Decorate a function, async or not, that returns an API's answer: add its cost to the active `MetricsBuilder`, if any.
+    """Decorate a sync or async function that returns an API response: add its cost to the active `MetricsBuilder`, if any.
 
-    response_getter: returns the answer from the function's return value. Others: as in `MetricsBuilder.add_response_cost`.
+    response_getter: takes the response from the return value. Others: as in `MetricsBuilder.add_response_cost`.
     """
     for name, given in {"source": source.strip("/"), "provider": provider, "model_name": model_name}.items():
         _nonempty(name, given)
 
     def count(result: Any) -> Any:
-        if builder := MetricsBuilder.active_one():
+        if builder := MetricsBuilder.active_or_none():
             builder.add_response_cost(
                 source,
                 response_getter(result) if response_getter else result,

@@ -1,6 +1,6 @@
 """Models: one that is only prompted (`Model`), and one that is trained (`TrainableModel`).
 
-The model knows its name and its log; a backend, which implements the protocol `Backend`, samples and trains.
+A model has a name and a log; a backend, which implements the protocol `Backend`, samples and trains.
 """
 
 import warnings
@@ -13,6 +13,7 @@ import pydantic
 from openai import AsyncOpenAI, OpenAI
 from typing_extensions import TypeVar
 
+from art_nb.dev import InternalModelConfig
 from art_nb.inference.client import InProcessClient
 from art_nb.inference.http_client import blocking_http_client, http_client
 from art_nb.metrics import MetricsBuilder
@@ -20,15 +21,13 @@ from art_nb.monitoring import SERVICES
 from art_nb.monitoring.monitor import LogEntry, snapshots
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.storage.names import folder_name
-from art_nb.storage.run_log import RunLog, RunTotals, merged, trajectory_table
+from art_nb.storage.run_log import RunLog, RunTotals, merged, plain_numbers, trajectory_table
 from art_nb.storage.summary import as_groups, summary
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.types import PolicyName, TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     import pandas
-
-    from art_nb.dev import InternalModelConfig
 
 ModelConfig = TypeVar("ModelConfig", bound=pydantic.BaseModel | None)
 StateType = TypeVar("StateType", bound=dict[str, Any], default=dict[str, Any])
@@ -78,8 +77,8 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     name, project: its files are in {base_path}/{project}/models/{name}/; see `storage.names` for the allowed names.
     config: a pydantic model of your own, for rollouts to read.
     inference_base_url, inference_api_key: of the server.
-    inference_model_name: the server's name of the model; None: `name`.
-    report_metrics: services that also receive what is logged: "wandb", "langfuse". None: no service, even if keys are set.
+    inference_model_name: the server's name for the model; None: `name`.
+    report_metrics: services that also receive the log: "wandb", "langfuse". None: no service, even if keys are set.
     monitors: the same with options, e.g. `[art.monitoring.WandbMonitor(checkpoints=True)]`; see `art_nb.monitoring`.
     entity, run_id: of the run in Weights & Biases; None: the key's default entity, and `name`.
     id: accepted for compatibility with ART, not used.
@@ -118,6 +117,8 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
                 raise ValueError(f"report_metrics: {name!r} is not a known service; expected one of {', '.join(SERVICES)}")
             if not any(isinstance(monitor, SERVICES[name]) for monitor in self.monitors):
                 self.monitors.append(SERVICES[name]())
+        if wrong := [monitor for monitor in self.monitors if not hasattr(monitor, "submit")]:
+            raise ValueError(f"monitors contain {wrong}: expected for example WandbMonitor(); names go into report_metrics")
         return self
 
     def backend(self) -> "Backend":
@@ -127,7 +128,9 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return self._backend
 
     async def register(self, backend: "Backend") -> None:
-        """Let `backend` sample and train the model and keep its files."""
+        """Register the model with `backend`, which samples and trains it and keeps its files."""
+        if isinstance(backend, type) or not hasattr(backend, "register"):
+            raise TypeError(f"backend is {backend!r}: expected an instance, e.g. `await model.register(LocalBackend())`")
         await backend.register(self)
         self._backend = backend
 
@@ -153,12 +156,12 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return self._blocking
 
     def use_client(self, client: AsyncOpenAI) -> None:
-        """Let `openai_client()` return this client."""
+        """Make `openai_client()` return this client."""
         self._client, self._blocking = client, None
 
     def _new_client(self) -> AsyncOpenAI:
         if self.inference_api_key is None or self.inference_base_url is None:
-            raise ValueError(f"model {self.name!r} needs an inference_base_url and an inference_api_key.")
+            raise ValueError(f"model {self.name!r} needs an inference_base_url and an inference_api_key: pass both.")
         return http_client(self.inference_base_url, self.inference_api_key)
 
     def get_inference_name(self, step: int | None = None) -> str:
@@ -216,25 +219,29 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             step: None means the model's current step.
         """
         step, log = await self.get_step() if step is None else step, self.run_log
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"step is {step!r}: expected an integer from 0")
+        if taken := {"step", "split", "time"} & set(metrics or {}):
+            raise ValueError(f"metrics contain {', '.join(sorted(taken))}: give step and split as arguments of `log`")
         groups = as_groups(trajectories or ())
-        row: dict[str, Any] = {}
-        if trajectories is not None:
-            log.write_trajectories(groups, split, step)
-            row = summary(groups)
-        if row := row | (metrics or {}):
-            with log.undone_on_error():
-                row = await log.complete_row(split, row, groups)
+        row = (summary(groups) if trajectories is not None else {}) | (metrics or {})
+        with log.rollback_on_error():
+            row = await log.complete_row(split, row, groups) if row else row
+            plain_numbers(row)  # raises before anything is written
+            if trajectories is not None:
+                log.write_trajectories(groups, split, step)
+        if row:
             log.append_row(split, step, row, groups)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
         """Return the builder to which you add your own costs, seconds and counts; the next logged row contains them.
 
-        cost_context: "eval" for rows of "val" and "test", the split's name for rows of other splits; None: "train".
+        cost_context: "eval" for rows of "val" and "test", "train" for "train" and "sft", else the split; None: "train".
         """
         return self.run_log.metrics_builder(cost_context)
 
     def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
-        """Let `art_nb.metrics.track_api_cost` and judges report to `metrics_builder(cost_context)` from now on."""
+        """Make `art_nb.metrics.track_api_cost` and judges report to `metrics_builder(cost_context)` from now on."""
         return self.metrics_builder(cost_context).activate()
 
     def history(self) -> "pandas.DataFrame":
@@ -280,8 +287,11 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
 
     _internal_config: Any = None
 
-    def __init__(self, *, _internal_config: "InternalModelConfig | None" = None, **fields: Any) -> None:
+    def __init__(self, *, _internal_config: InternalModelConfig | None = None, **fields: Any) -> None:
         super().__init__(**fields)
+        if unknown := sorted({*(_internal_config or {})} - {*InternalModelConfig.__annotations__}):
+            known = ", ".join(InternalModelConfig.__annotations__)
+            raise ValueError(f"_internal_config contains {', '.join(unknown)}: expected some of {known}")
         self._internal_config = _internal_config
 
     @property
@@ -290,7 +300,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         return dict(self._internal_config or {})
 
     async def register(self, backend: "Backend", _openai_client_config: dict[str, Any] | None = None) -> None:
-        """Let `backend` load the model at its latest checkpoint and make it ready for rollouts."""
+        """Register with `backend`, which loads the latest checkpoint and makes the model ready for rollouts."""
         await super().register(backend)
         self._client = self._blocking = None
         url, key = await backend._prepare_backend_for_training(self, _openai_client_config)
@@ -316,10 +326,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
 
         _config: see `TrainConfig.with_art_options`. verbose: accepted for compatibility with ART, not used.
         """
-        groups = list(trajectory_groups)
-        config = (config or TrainConfig()).with_art_options(_config or {})
+        config = TrainConfig.of(config).with_art_options(_config or {})
         with ShortTraceback():
-            return await self.backend().train(self, groups, config=config, _log=True)
+            return await self.backend().train(self, trajectory_groups, config=config, _log=True)
 
     async def train_sft(
         self,
@@ -345,7 +354,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         keep = {await self.get_step()}
         best = self.run_log.best_step(best_checkpoint_metric)
         if best is None:
-            warnings.warn(f"{best_checkpoint_metric!r} was never logged: keeping only the latest.", stacklevel=2)
+            warnings.warn(f"{best_checkpoint_metric!r} was never logged: keeping only the latest checkpoint.", stacklevel=2)
         else:
             keep.add(best)
         await self.backend()._delete_checkpoint_files(self, sorted(keep))

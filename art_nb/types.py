@@ -39,7 +39,18 @@ class PolicyName(NamedTuple):
 _SHARED_WITH_TRL = ("epsilon", "epsilon_high", "importance_sampling_level")
 
 
-class TrainConfig(pydantic.BaseModel):
+class _TrainingOptions(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def of(cls, config: Any) -> Self:
+        """Return `config`, or for None the defaults. Raises: TypeError when it is anything else."""
+        if config is not None and not isinstance(config, cls):
+            raise TypeError(f"config is {config!r:.80}: expected art.{cls.__name__}(...)")
+        return config or cls()
+
+
+class TrainConfig(_TrainingOptions):
     """Options of one `model.train` call. The first three fields are ART's, with ART's defaults.
 
     learning_rate: of the optimizer. If not given, the backend chooses one by the policy's size.
@@ -59,8 +70,6 @@ class TrainConfig(pydantic.BaseModel):
 
     Raises: pydantic.ValidationError naming the field, the value and what is allowed.
     """
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
 
     learning_rate: float = pydantic.Field(default=5e-6, gt=0)
     kl_penalty_coef: float = pydantic.Field(default=0.0, ge=0)
@@ -95,12 +104,12 @@ class TrainConfig(pydantic.BaseModel):
         shared = {name: options[name] for name in _SHARED_WITH_TRL if options.get(name) is not None}
         ignored = sorted(set(options) - set(known) - set(_SHARED_WITH_TRL))
         if ignored:
-            warnings.warn(f"options of ART's trainer without effect here: {', '.join(ignored)}", stacklevel=3)
+            warnings.warn(f"these options of ART's trainer have no effect here: {', '.join(ignored)}", stacklevel=3)
         grpo = {**self.grpo, **known.pop("grpo", {}), **shared}
         return TrainConfig(**{**self.model_dump(include=self.model_fields_set), **known, "grpo": grpo})
 
 
-class TrainSFTConfig(pydantic.BaseModel):
+class TrainSFTConfig(_TrainingOptions):
     """Options of one `model.train_sft` call. All fields but `sft` are ART's, with ART's defaults.
 
     learning_rate: of the optimizer, or a list with one for each batch. If not given, small models use a measured default,
@@ -110,8 +119,6 @@ class TrainSFTConfig(pydantic.BaseModel):
 
     Raises: pydantic.ValidationError naming the field, the value and what is allowed.
     """
-
-    model_config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
 
     learning_rate: Annotated[float, pydantic.Field(gt=0)] | list[Annotated[float, pydantic.Field(ge=0)]] = 5e-5
     batch_size: Annotated[int, pydantic.Field(ge=1)] | Literal["auto"] = "auto"

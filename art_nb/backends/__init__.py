@@ -1,5 +1,5 @@
-"""Where a model is sampled and trained: in this process, on a server, in Ray actors, with vLLM, on a rented machine.
+"""Backends sample and train a model: in this process, on a server, in Ray actors, with vLLM, on a rented machine.
 
-`base` is the code that all share; `vllm` and `ray` build on `local`, `skypilot` on `remote`. Does not depend on tasks or
+`base` holds the code that all share; `vllm` and `ray` build on `local`, `skypilot` on `remote`. Does not depend on tasks or
 rewards, nor on the server that `remote` calls.
 """

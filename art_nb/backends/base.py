@@ -43,16 +43,27 @@ class RegisteredModel:
         """Return the number of tokens sampled since the model was loaded, and how many seconds that took."""
         return 0, 0.0
 
-    def count_from_here(self) -> None:
+    def reset_counts(self) -> None:
         """Restart the counts of `rollout_metrics` at 0; in process, a step's first gather call does this, too."""
         self._counted = self.sampled()
 
     def rollout_metrics(self) -> dict[str, float]:
-        """Return seconds and throughput of sampling since the last `count_from_here`."""
+        """Return seconds and throughput of sampling since the last `reset_counts`."""
         tokens, seconds = (now - then for now, then in zip(self.sampled(), self._counted, strict=True))
         if not seconds:
             return {}
         return {"rollout_s": seconds, "rollout_tokens_per_s": tokens / seconds, "time/step_actor_s": seconds}
+
+
+def _list_of(kind: type, given: Any) -> list[Any]:
+    """Return the items as a list. Raises: TypeError when one is not a `kind`, or `given` is one of them, not several."""
+    items = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    wrong = {type(given)} if isinstance(given, kind) else {type(each) for each in items if not isinstance(each, kind)}
+    if wrong:
+        names = ", ".join(sorted(each.__name__ for each in wrong))
+        gather = ": gather them first (`await art.gather_trajectory_groups(...)`)" if "PendingGroup" in names else ""
+        raise TypeError(f"expected a list of {kind.__name__}, got {names}{gather}")
+    return items
 
 
 M = TypeVar("M", bound=RegisteredModel)
@@ -76,7 +87,9 @@ class FileBackend(ABC, Generic[M, R]):
         self.path = Path(path or ".art")
         if files := [each for each in (self.path, *self.path.parents) if each.is_file()]:
             raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or existing")
-        self.gpu_cost_per_hour_usd = gpu_cost_per_hour_usd
+        self.gpu_cost_per_hour_usd = price = gpu_cost_per_hour_usd
+        if price is not None and not (isinstance(price, int | float) and price >= 0):
+            raise ValueError(f"gpu_cost_per_hour_usd is {price!r}: expected US dollars, from 0")
         self.progress = progress or (lambda text: None)
         self.models: dict[tuple[str, str], M] = {}  # by project and name
 
@@ -160,11 +173,11 @@ class FileBackend(ABC, Generic[M, R]):
         art_options: learning_rate=..., kl_penalty_coef=... and other options of ART's `backend.train`.
 
         Raises, with model and files unchanged:
-            ValueError: the groups cannot be trained on; the message names the trajectory.
+            ValueError: the groups cannot be trained on; the message names the trajectory. TypeError: they are no groups.
             FloatingPointError: the loss is not finite.
         """
-        config = (config or TrainConfig()).with_art_options(art_options)
-        return await self.take_step(model, StepRequest(list(trajectory_groups), config, _log))
+        config = TrainConfig.of(config).with_art_options(art_options)
+        return await self.take_step(model, StepRequest(_list_of(TrajectoryGroup, trajectory_groups), config, _log))
 
     async def train_sft(
         self,
@@ -175,7 +188,8 @@ class FileBackend(ABC, Generic[M, R]):
         _log: bool = False,
     ) -> R:
         """Train one step on demonstrations, one optimizer step per batch, and save a checkpoint. Raises: as `train`."""
-        return await self.take_step(model, StepRequest(list(trajectories), config or TrainSFTConfig(), _log))
+        config = TrainSFTConfig.of(config)
+        return await self.take_step(model, StepRequest(_list_of(Trajectory, trajectories), config, _log))
 
     async def log_step(
         self, model: TrainableModel, request: StepRequest, result: TrainResult, checkpoint: Path | None = None
@@ -183,8 +197,8 @@ class FileBackend(ABC, Generic[M, R]):
         """Append the row of a step that was taken in another process to history.jsonl; return the row."""
         loaded, split = self.loaded(model), "train" if isinstance(request.config, TrainConfig) else "sft"
         row = (summary(request.groups) if request.groups else {}) | result.metrics | loaded.rollout_metrics()
-        loaded.count_from_here()
-        with model.run_log.undone_on_error():
+        loaded.reset_counts()
+        with model.run_log.rollback_on_error():
             row = await model.run_log.complete_row(split, row, request.groups)
         model.run_log.append_row(split, result.step, row, request.groups, checkpoint)
         return row
@@ -199,14 +213,12 @@ class FileBackend(ABC, Generic[M, R]):
         verbose: bool = False,
         prefix: str | None = None,
         *,
-        best_metric: str | None = None,
         optimizer: bool = True,
     ) -> None:
         """Start `model` from a checkpoint of another model of this backend, at the same step.
 
         Args:
             not_after_step: ignore later checkpoints.
-            best_metric: "split/name" of a logged metric: take the checkpoint with its highest value, not the latest.
             from_s3_bucket, prefix: ART's storage, not available here.
 
         Raises: as `training.fork_checkpoint`; ValueError when the adapter does not fit a registered model.
@@ -214,9 +226,7 @@ class FileBackend(ABC, Generic[M, R]):
         if from_s3_bucket is not None or prefix is not None:
             raise ValueError("from_s3_bucket, prefix: S3 is not supported; copy the model's folder to the backend's path")
         project = from_project or model.project
-        step = await self.fork(
-            model, from_model, project, not_after_step=not_after_step, best_metric=best_metric, optimizer=optimizer
-        )
+        step = await self.fork(model, from_model, project, not_after_step=not_after_step, optimizer=optimizer)
         if verbose:
             print(f"{model.name!r} starts from {PolicyName(f'{project}/{from_model}', step)}")
 

@@ -48,8 +48,8 @@ class RequestRefused(ValueError):
 class Connection:
     """Connection to one server.
 
-    url: its root, or that of its API for OpenAI's clients, at /v1. api_key: its token. patience: seconds to retry before
-    giving up. Raises: ValueError for an invalid address, or a token that no HTTP header can hold.
+    url: the server's address; a final /v1, as in the base URL of OpenAI's clients, is removed. api_key: its token. patience:
+    seconds to retry before giving up. Raises: ValueError for an invalid address, or a token that no HTTP header can hold.
     """
 
     def __init__(self, url: str, api_key: str, patience: float) -> None:

@@ -64,6 +64,9 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         progress: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(path, progress, gpu_cost_per_hour_usd)
+        for name, value, least in (("slots", slots, 1), ("seed", seed, 0)):
+            if not isinstance(value, int) or not least <= value < 2**63:
+                raise ValueError(f"{name} is {value!r}: expected an integer from {least}")
         self.engine, self.seed, self.slots, self.base_models = engine, seed, slots, dict(base_models or {})
 
     async def register(self, model: Model[Any, Any]) -> None:
@@ -161,7 +164,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         if loaded.gather_resets.should_reset(loaded.sampler.decoder.idle):
             loaded.sampler.forget()
             if not loaded.gathered:
-                loaded.count_from_here()
+                loaded.reset_counts()
             loaded.gathered = True
         return await loaded.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
 
@@ -174,7 +177,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         loaded, started = self._restored(model), time.perf_counter()
         row, learn = self._prepare(loaded, request)
         loaded.stale, log, step = True, self.run_log(model), loaded.step
-        with log.undone_on_error(unless=lambda: loaded.step > step):
+        with log.rollback_on_error(unless=lambda: loaded.step > step):
             try:
                 row |= learn()
                 row["train_s"] = row["time/step_trainer_s"] = time.perf_counter() - started
@@ -192,11 +195,11 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
         config, tokenizer = request.config, loaded.policy.tokenizer
         report = lambda text: self.progress(f"training: {text}")  # noqa: E731
+        context = loaded.policy.base.config.max_position_embeddings
         if not isinstance(config, TrainConfig):
-            context = loaded.policy.base.config.max_position_embeddings
             demonstrations = demonstration_sequences(request.data, tokenizer, context)
             return {"trajectories": len(demonstrations)}, partial(loaded.imitate, demonstrations, config, report)
-        sequences, counts = build_sequences(request.groups, tokenizer, config, loaded.policies.at())
+        sequences, counts = build_sequences(request.groups, tokenizer, config, loaded.policies.at(), context)
         if not sequences:
             self.progress("nothing to learn: in every group all rewards are equal")
         row = summary(request.groups) | counts | loaded.rollout_metrics()

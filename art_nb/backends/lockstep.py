@@ -200,7 +200,7 @@ class LockstepSession:
     """One client's requests to one model.
 
     answer: returns the completion of a request. key: unique to the session. owner: the client's network address.
-    number: that of the latest exchange; reply: its reply; replies: by number, all that the client may request again.
+    number: the latest exchange's number; reply: its reply; replies: by number, all that the client may request again.
     ready: answers not yet in a reply; running: the tasks of unanswered requests, by id.
     replied: whether the client has received answers and not sent an exchange since; slow: whether the sampler's patience
     ran out while it waited for the client. waiting: number of exchanges that wait for their reply.

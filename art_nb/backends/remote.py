@@ -223,9 +223,9 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         """
         loaded = self.loaded(model)
         kept = {each["step"]: each["files"] for each in await self.connection.ask("GET", f"{loaded.path}/checkpoints")}
-        step = max(kept) if step is None else step
+        step = max(kept, default=0) if step is None else step
         if step not in kept:
-            raise ValueError(f"step is {step}: the server has checkpoints of steps {sorted(kept)} only")
+            raise ValueError(f"step is {step}: the server has checkpoints of steps {sorted(kept) or 'none'} only")
         source = f"{loaded.path}/checkpoints/{step}"
         files = {name: await self.connection.fetch("GET", f"{source}/{name}") for name in kept[step]}
 

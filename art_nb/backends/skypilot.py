@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shlex
 import shutil
@@ -19,10 +20,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import metadata, version
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import httpx
+from dotenv import dotenv_values
 
 from art_nb.backends.remote import RemoteBackend
 from art_nb.storage.checkpoints import write_file
@@ -64,12 +67,12 @@ def server_task(
 
 def _package(art_version: str | None) -> tuple[dict[str, Any], str]:
     """Return the task's fields that send the package to the machine, and pip's requirement there."""
-    local = Path(art_version) if art_version else None
-    if local and local.is_dir():
+    local = Path(art_version or "")
+    if art_version and local.is_dir():
         return {"workdir": str(local.resolve())}, ".[train,server]"
-    if local and local.suffix == ".whl" and local.is_file():
+    if local.suffix == ".whl" and local.is_file():
         return {"file_mounts": {f"~/{local.name}": str(local.resolve())}}, f"$HOME/{local.name}[train,server]"
-    if art_version is not None and not art_version.replace(".", "").isalnum():
+    if art_version is not None and (not re.fullmatch(r"\w[\w./-]*", art_version) or local.suffix == ".whl"):
         expected = "expected a tag, branch or commit of the repository, a folder or a wheel"
         raise ValueError(f"art_version is {art_version!r}: {expected}")
     return {}, f"art-nb[train,server] @ git+{_source()}@{art_version or 'v' + version('art-nb')}"
@@ -124,7 +127,7 @@ class SkyPilotBackend(RemoteBackend):
         found = sky or shutil.which("sky")
         if found is None:
             raise FileNotFoundError("the command `sky` is missing: install it with `uv tool install skypilot` or pipx")
-        variables = _variables(env_path) if env_path else {}
+        variables = _variables(Path(env_path)) if env_path else {}
         task = server_task(gpu, resources, art_version, list(variables), base_models=base_models)
         token_file = Path(path or ".art") / f".{cluster_name}.token"
         if force_restart:
@@ -139,7 +142,7 @@ class SkyPilotBackend(RemoteBackend):
             write_file(token_file, token.encode(), private=True)
         tunnel, port = open_tunnel(cluster_name, ssh)
         try:
-            await _answers(port, tunnel)
+            await _wait_until_ready(port, tunnel)
         except BaseException:
             _end(tunnel)
             raise
@@ -216,7 +219,7 @@ async def _run(command: list[str], values: dict[str, str], show: bool) -> None:
         raise RuntimeError(f"`sky {command[1]}` failed (exit code {process.returncode}):\n{''.join(output[-15:])}")
 
 
-async def _answers(port: int, tunnel: subprocess.Popen) -> None:
+async def _wait_until_ready(port: int, tunnel: subprocess.Popen) -> None:
     until = time.monotonic() + READY_TIMEOUT
     async with httpx.AsyncClient(trust_env=False) as http:
         while True:
@@ -233,12 +236,8 @@ async def _answers(port: int, tunnel: subprocess.Popen) -> None:
             await asyncio.sleep(0.2)
 
 
-def _variables(env_path: str) -> dict[str, str]:
-    found = {}
-    for number, line in enumerate(Path(env_path).read_text(encoding="utf-8").splitlines(), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            name, equals, value = line.partition("=")
-            if not equals or not name.strip().isidentifier():
-                raise ValueError(f"{env_path}, line {number}: expected NAME=VALUE")
-            found[name.strip()] = value.strip().strip("\"'")
-    return found
+def _variables(file: Path) -> dict[str, str]:
+    found = dotenv_values(stream=StringIO(file.read_text(encoding="utf-8")), interpolate=False)
+    if wrong := [name for name, value in found.items() if value is None]:
+        raise ValueError(f"{file}: expected lines NAME=VALUE, got {', '.join(wrong)}")
+    return {name: value or "" for name, value in found.items()}

@@ -18,7 +18,7 @@ from art_nb.types import TrainConfig, TrainSFTConfig
 class StepRequest:
     """One training step: on groups, or with a `TrainSFTConfig` on demonstrations.
 
-    log: write a row and the trajectories. key: unique to the step, so that a repeated request is not trained twice.
+    log: write a row and the trajectories. key: unique to the step, so that a repeated request does not train twice.
     """
 
     data: list[Any]

@@ -37,7 +37,7 @@ ID = "token_id:"  # prefix of tokens that vLLM returns as ids
 def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000, host: str = "127.0.0.1") -> list[str]:
     """Return the command that starts the server, in an environment with the variables of `environment`.
 
-    base_model: that of the `TrainableModel`. rank: that of its adapter. gpus: number of GPUs for tensor parallelism.
+    base_model: the `TrainableModel`'s. rank: its adapter's. gpus: number of GPUs for tensor parallelism.
     host: address to listen on.
 
     Raises: ValueError for a rank above vLLM's limit.
@@ -52,7 +52,7 @@ def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000,
 
 
 def environment(api_key: str) -> dict[str, str]:
-    """Return the variables of vLLM's environment. api_key: that of the `VllmBackend`; other users cannot see it there."""
+    """Return the variables of vLLM's environment. api_key: the `VllmBackend`'s; other users cannot see it there."""
     return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_API_KEY": api_key}
 
 
@@ -66,11 +66,11 @@ class VllmServer:
         self._loading: dict[str, asyncio.Task[bytes]] = {}
 
     async def connect(self) -> None:
-        """Query the base model and its context. Raises: as `Connection.ask`; ValueError when no model is served."""
+        """Query the base model and its context length. Raises: as `Connection.ask`; ValueError when no model is served."""
         cards = (await self._connection.ask("GET", "/v1/models"))["data"]
         bases = [card for card in cards if not card.get("parent")]
         if not bases:
-            raise ValueError(f"{self._connection.url} serves no base model: is it `vllm serve`?")
+            raise ValueError(f"{self._connection.url} serves no base model: give the address of `vllm serve`")
         self.base, self.context = bases[0]["id"], bases[0]["max_model_len"]
 
     async def complete(self, folder: Path | None, body: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class VllmDecoder(Decoder):
         }  # fmt: skip
 
     def _append(self, generation: Generation, tokens: list[int], logprobs: dict[str, Any]) -> None:
-        """Append tokens until the generation ends, by the same rules as with any decoder."""
+        """Append tokens until the generation ends, by the same rules as any decoder."""
         for token, logprob, top in zip(tokens, logprobs["token_logprobs"], logprobs["top_logprobs"], strict=True):
             likeliest = sorted((top or {}).items(), key=lambda item: -item[1])[: generation.options.top_logprobs]
             generation.append(token, logprob, [(int(name.removeprefix(ID)), p) for name, p in likeliest])

@@ -1,6 +1,6 @@
 """Tool-calling environments: one base class for episodes, tool schemas from typed methods, the rollout loop.
 
-It knows nothing about tasks (they are the packages in environments/), and imports neither torch nor transformers.
+Does not depend on tasks (they are the packages in environments/), and imports neither torch nor transformers.
 """
 
 from art_nb.environments.contract import environment_tools, rollout_environment

@@ -1,6 +1,6 @@
 """Play any environment of TRL's `environment_factory` contract with a model behind a chat client.
 
-The contract: `reset(**row)` returns what follows the prompt; every other public method is a tool, with type hints and a
+The contract: `reset(**row)` returns the text after the prompt; every other public method is a tool, with type hints and a
 Google docstring; `get_reward()` returns the reward. Properties are not tools, and four of them are read here if they exist:
 
 - `over`: True once the episode has ended. Without it the episode ends, as in TRL, when the model answers without a call.
@@ -32,7 +32,7 @@ NO_TOOLS, PROPERTIES = ("reset", "get_reward"), {"over", "plain_tool", "metrics"
 def environment_tools(environment: Any) -> dict[str, dict]:
     """Return the OpenAI schemas of an environment's tools by name, sorted as TRL lists them.
 
-    A method's attribute `schema` takes precedence over what its type hints and docstring give.
+    A method's attribute `schema` takes precedence over its type hints and docstring.
     Raises: TypeError, ValueError for a method without type hints or descriptions.
     """
     return {name: getattr(method, "schema", None) or tool_schema(method) for name, method in _methods(environment).items()}
@@ -64,7 +64,7 @@ GRACE = 1.0  # seconds to wait for a call that is still running when its rollout
 
 
 class _Episode:
-    """One environment while a rollout plays it: its calls are limited in time and in length."""
+    """One environment while a rollout plays it: its calls are limited in time, its observations in length."""
 
     def __init__(self, calls: IsolatedCalls, max_observation: int):
         self.calls, self.max_observation = calls, max_observation
@@ -73,7 +73,7 @@ class _Episode:
         self.failures = 0
 
     async def start(self, factory: Callable[[], Any], row: dict[str, Any]) -> str | None:
-        self.environment = await self._contract("its factory", factory)
+        self.environment = await self._contract("environment_factory", factory)
         self.name = type(self.environment).__name__
         self.methods = _methods(self.environment)
         if methods := sorted(PROPERTIES & self.methods.keys()):
@@ -166,13 +166,13 @@ async def rollout_environment(
     turn_rewards: bool = False,
     **request: Any,
 ) -> Trajectory:
-    """Let a model play one episode of an environment made for TRL. Returns the trajectory with the environment's reward.
+    """Play one episode of an environment made for TRL with a model. Returns the trajectory with the environment's reward.
 
     client: `AsyncOpenAI`, `model.openai_client()` or another with `chat.completions.create`. model: its name in requests.
     environment_factory: as for TRL; called once, for this episode alone.
     row: a dataset row, passed to `reset`. prompt: its messages; what `reset` returns is appended to the last one.
-    max_turns: answers of the model. timeout: seconds for each call of the environment; None: no limit, which is faster and
-        right for an environment of your own. max_observation: characters of an observation that the model sees.
+    max_turns: limit on the model's answers. timeout: seconds for each call of the environment; None: no limit, which
+        is faster, for environments that you trust. max_observation: characters of an observation that the model sees.
     turn_rewards: also store a reward for each answer, the change of the environment's `progress`.
     request: other parameters of each request, such as `temperature`. `tools=None` offers no tools, for a model without tool
         calls; the environment then needs a `plain_tool`.

@@ -16,7 +16,7 @@ Episode = TypeVar("Episode", bound="ToolEpisode")
 
 
 class ToolEpisode:
-    """One attempt of an agent at a task, made by calling tools until the episode is over.
+    """An agent's attempt at a task, made by calling tools until the episode is over.
 
     A subclass defines its tools as methods with `@tool`, and `first_message`, `reward` and `metrics`.
 
@@ -38,6 +38,8 @@ class ToolEpisode:
         cls.tools = [method.schema for method in methods if inspect.isfunction(method) and hasattr(method, "schema")]
 
     def __init__(self, max_turns: int):
+        if not isinstance(max_turns, int) or max_turns < 1:
+            raise ValueError(f"max_turns is {max_turns!r}: expected an integer from 1")
         self.max_turns = max_turns
         self.turns = self.refused = 0
         self.ended_by: str | None = None

@@ -1,4 +1,4 @@
-"""Calls into foreign code: in a thread of the rollout and with a time limit, so that a call that hangs costs one rollout."""
+"""Calls into foreign code, in the rollout's own thread and with a time limit: a call that hangs costs only one rollout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class BrokenEnvironment(RuntimeError):
-    """An environment that raised, hung or returned what its contract excludes; the message names the call."""
+    """An environment that raised, hung or returned something its contract excludes; the message names the call."""
 
 
 class IsolatedCalls:
@@ -50,7 +50,7 @@ class IsolatedCalls:
         """Return `function(*args, **kwargs)`. what: its name in messages.
 
         Raises: BrokenEnvironment after the time limit; with a limit, also in place of SystemExit and similar, which are not
-        an `Exception`. Any exception of the function.
+        subclasses of `Exception`. Any exception of the function.
         """
         is_async = inspect.iscoroutinefunction(function)
         if self._seconds is None:
@@ -77,7 +77,7 @@ class IsolatedCalls:
             raise _would_end_the_program(what, error) from error
 
     def close(self) -> None:
-        """Let the threads end when their calls have returned."""
+        """Make the threads end once their calls have returned."""
         if self._waiting is not None:
             self._waiting.put(None)
         if self._loop is not None:
@@ -124,7 +124,7 @@ def _work(waiting: queue.SimpleQueue) -> None:
             continue
         try:
             result = function()
-        except BaseException as error:  # handed to the rollout, which knows what to do about it
+        except BaseException as error:  # passed to the rollout, which handles it
             future.set_exception(error)
         else:
             future.set_result(result)

@@ -18,7 +18,7 @@ async def rollout(
     turn_rewards: bool = False,
     **request: Any,
 ) -> Trajectory:
-    """Let a model play an episode to its end. Returns the trajectory with the episode's reward and metrics.
+    """Play an episode to its end with a model. Returns the trajectory with the episode's reward and metrics.
 
     client: `AsyncOpenAI`, `model.openai_client()` or another with `chat.completions.create`. model: its name in the
     requests. turn_rewards: also store a reward for each answer of the model, the sum of the episode's `turn_rewards` for its
@@ -50,6 +50,6 @@ async def rollout(
 
 
 def play(player: Callable[[Episode], Any], episode: Episode) -> Episode:
-    """Let a player without a model make the calls. Returns the episode."""
+    """Have a player without a model make the calls. Returns the episode."""
     player(episode)
     return episode

@@ -1,6 +1,6 @@
 """Tools of an environment: OpenAI schemas from typed methods, and validation of the calls that a model makes.
 
-Depends on no environment, no model and no training.
+Does not depend on environments, models or training.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _not_json(constant: str) -> Any:
 
 @cache
 def _validator() -> Any:
-    """Return jsonschema's validator of pydantic's and MCP's draft, with `items` of draft 7, too; 3.0 is not an integer."""
+    """Return a jsonschema validator for pydantic's and MCP's draft, also with draft 7's `items`; 3.0 is not an integer."""
     from jsonschema.validators import Draft202012Validator as Latest  # half a second
     from jsonschema.validators import extend
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+
+from safetensors import SafetensorError
 
 from art_nb.export.checkpoint import find_checkpoint
 from art_nb.export.formats import FORMS, export_checkpoint
@@ -25,19 +25,17 @@ def export(options: Sequence[str]) -> int:
     parser.add_argument("--as", dest="form", choices=FORMS, default="merged", help="format (default: merged)")
     parser.add_argument("--path", default=".art", help="the path of the backend that trained the model (default: .art)")
     parser.add_argument("--base", help="hub name to record as the base model")
-    parser.add_argument("--conversations", type=Path, metavar="FILE", help="prompts: a JSON list of messages per line")
     parser.add_argument("--push", metavar="hub:OWNER/NAME", help="also upload the export to the Hugging Face hub")
     arguments = parser.parse_args(options)
     try:
         repository = _repository(arguments.push)
         checkpoint = find_checkpoint(arguments.model, arguments.path)
-        conversations = _conversations(arguments.conversations) if arguments.conversations else None
         form, out = arguments.form, arguments.out
-        parity = export_checkpoint(checkpoint, form, out, conversations=conversations, base=arguments.base)
+        parity = export_checkpoint(checkpoint, form, out, base=arguments.base)
         print(f"{checkpoint} as {form} is in {out}\n{parity}")
         if repository:
             print(f"pushed to {push_to_hub(out, repository)}")
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         print(f"art-nb export: {error}", file=sys.stderr)
         return 1
     return 0
@@ -48,17 +46,3 @@ def _repository(push: str | None) -> str | None:
     if push and (target != "hub" or name.count("/") != 1):
         raise ValueError(f"--push {push}: expected hub:OWNER/NAME; Together and W&B: art_nb.utils.deployment.deploy_model")
     return name or None
-
-
-def _conversations(path: Path) -> list[list[dict[str, Any]]]:
-    found = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").rstrip("\n").split("\n"), start=1):
-        try:
-            messages = json.loads(line)
-        except ValueError as error:
-            raise ValueError(f"{path}, line {number}, is not JSON: {error}") from error
-        if not (isinstance(messages, list) and messages and all(isinstance(m, dict) and "role" in m for m in messages)):
-            example = '[{"role": "user", "content": "hello"}]'
-            raise ValueError(f"{path}, line {number}: expected a list of messages, such as {example}")
-        found.append(messages)
-    return found

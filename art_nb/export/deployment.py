@@ -102,7 +102,7 @@ async def deploy_model(
     if provider == "wandb":
         return DeploymentResult(inference_model_name=deploy_wandb(model, checkpoint_path, step, config, verbose))
     if config is None:
-        raise ValueError("config is None: Together downloads the adapter; give TogetherDeploymentConfig(s3_bucket=...)")
+        raise ValueError("config is None: Together needs a download source; pass TogetherDeploymentConfig(s3_bucket=...)")
     return DeploymentResult(inference_model_name=await _deploy_together(model, checkpoint_path, step, config, verbose))
 
 
@@ -186,7 +186,7 @@ def deploy_wandb(
     config: WandbDeploymentConfig | None = None,
     verbose: bool = False,
 ) -> str:
-    """Deploy as `deploy_model` describes, with its errors; return the model's name at W&B."""
+    """Deploy to W&B as `deploy_model` does, with the same errors; return the model's name there."""
     try:
         import wandb
         from wandb.errors import AuthenticationError, CommError, UsageError
@@ -195,7 +195,7 @@ def deploy_wandb(
 
     files = adapter_files(checkpoint_path)
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    # By default it also uploads a description of the machine, its load, its packages and the git repository.
+    # By default wandb also uploads a description of the machine, its load, its packages and the git repository.
     settings = wandb.Settings(
         api_key=key_from_environment("WANDB_API_KEY"), silent=not verbose, console="off",
         disable_git=True, disable_code=True, save_code=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -26,16 +25,15 @@ def export_checkpoint(
     form: Form,
     out: str | Path,
     *,
-    conversations: Sequence[Sequence[dict[str, Any]]] | None = None,
     base: str | None = None,
 ) -> ParityReport:
     """Write `checkpoint` into the new folder `out`, whole or not at all. The checkpoint is only read.
 
+    Greedy answers to the model's logged prompts, and to short requests that make them 50, are compared with its own.
+
     Args:
         form: "adapter": PEFT's layout, which PEFT, TRL, Unsloth and vLLM load on top of the base model; "merged": an
             ordinary transformers folder; "gguf": `model.gguf` for llama.cpp.
-        conversations: prompts to compare greedy answers on, each a list of messages. None: the model's logged prompts.
-            Short requests are added to make 50.
         base: name of the base model to record; None: the name in the checkpoint.
 
     Returns: how the export's answers compare with the checkpoint's.
@@ -55,9 +53,9 @@ def export_checkpoint(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists: expected a folder that is new or empty")
     policy = load_policy(checkpoint.folder, engine="transformers")
-    prompts: Sequence[Sequence[dict[str, Any]]] = conversations or checkpoint.conversations(CONVERSATIONS)
+    prompts = checkpoint.conversations(CONVERSATIONS)
     with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop, such as a notebook's
-        answers = thread.submit(asyncio.run, greedy_answers(policy, prompts, skip=not conversations)).result()
+        answers = thread.submit(asyncio.run, greedy_answers(policy, prompts, skip=True)).result()
         more = [[{"role": "user", "content": f"Say {number}."}] for number in range(CONVERSATIONS - len(answers))]
         answers += thread.submit(asyncio.run, greedy_answers(policy, more)).result()
     reports: list[ParityReport] = []

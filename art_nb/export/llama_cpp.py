@@ -136,11 +136,11 @@ class LlamaCpp:
         """Answer the same prompt greedily, for `parity.compare`. Raises: ParityError if the prompt's tokens differ."""
         prompt = self._post("/tokenize", {"content": answer.text, "add_special": False, "parse_special": True})["tokens"]
         if prompt != answer.prompt:
-            raise ParityError(f"llama.cpp splits the prompt into other tokens: {answer.text[-200:]!r}")
+            raise ParityError(f"llama.cpp tokenises the prompt differently: {answer.text[-200:]!r}")
         length = len(answer.tokens)
         request = {"prompt": prompt, "n_predict": length, "temperature": 0, "n_probs": TOP_LOGPROBS, "return_tokens": True}
         given = self._post("/completion", request)
-        # It reports no probability for a token that is part of a character.
+        # llama.cpp reports no probability for a token that is part of a character.
         named = iter(given["completion_probabilities"])
         entry = next(named, None)
         logprobs: list[float] = []
@@ -156,7 +156,7 @@ class LlamaCpp:
     def _post(self, route: str, body: dict[str, Any]) -> Any:
         response = self._http.post(route, json=body)
         if not response.is_success:
-            raise RuntimeError(f"llama.cpp refuses a request: {response.text[:1000]}")
+            raise RuntimeError(f"llama.cpp rejects a request: {response.text[:1000]}")
         return response.json()
 
 

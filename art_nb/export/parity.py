@@ -1,6 +1,6 @@
 """Compare an export with its checkpoint: the same greedy answers, and how far their log-probabilities differ.
 
-Knows nothing about formats: an engine is a function from a `GreedyAnswer` of the checkpoint to its own `EngineAnswer`.
+Does not depend on formats: an engine is a function from a `GreedyAnswer` of the checkpoint to its own `EngineAnswer`.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ async def greedy_answers(
 ) -> list[GreedyAnswer]:
     """Sample the policy at temperature 0, as a backend's client does; cut each answer after its first control token.
 
-    Some engines stop at any control token. skip: leave out conversations that the sampler refuses, for example because
-    no NEW_TOKENS tokens fit after them.
+    Some engines stop at any control token. skip: leave out conversations that the sampler rejects, for example because
+    NEW_TOKENS more tokens do not fit.
 
-    Raises: RequestError when it refuses one, unless `skip`.
+    Raises: RequestError when it rejects one, unless `skip`.
     """
     from peft import get_peft_model_state_dict
 
@@ -115,9 +115,9 @@ async def greedy_answers(
 
 
 def compare(answers: Sequence[GreedyAnswer], engine: Engine, dtype: torch.dtype) -> ParityReport:
-    """Let `engine` answer the same prompts. dtype: of the weights, which sets the tolerance (ROUNDING).
+    """Compare with `engine`'s answers to the same prompts. dtype: of the weights, which sets the tolerance (ROUNDING).
 
-    Raises: ParityError when an answer differs other than by a tie, or the log-probabilities by more than the tolerance.
+    Raises: ParityError when an answer differs other than by a tie, or the log-probabilities' mean difference is too large.
     """
     rounding = ROUNDING[dtype]
     pairs = [(answer, engine(answer)) for answer in answers]
@@ -143,7 +143,7 @@ def compare(answers: Sequence[GreedyAnswer], engine: Engine, dtype: torch.dtype)
 
 
 def torch_engine(model: torch.nn.Module) -> Engine:
-    """Make an engine of a transformers or PEFT model: one forward pass over prompt and answer.
+    """Make an engine from a transformers or PEFT model: one forward pass over prompt and answer.
 
     Its greedy answer equals the checkpoint's exactly when its most likely token at each position is the answer's.
     """

@@ -1,4 +1,4 @@
-"""KV cache of many conversations, kept across turns. Depends on torch and transformers only.
+"""KV cache of many conversations, kept across turns. Depends on torch, numpy and transformers only.
 
 Each conversation owns a slot. A forward takes the new tokens of several slots, packed into one row without padding, and
 each token attends to its own slot. A turn therefore costs only its new tokens, and the last layer computes attention only
@@ -98,19 +98,20 @@ class SlotGroup:
 
 
 class PaddedGroup:
-    """Slots in one attention call, padded to equally many new tokens: on a GPU kernel launches cost more than padding.
+    """Slots in one attention call, padded to equal numbers of new tokens: on a GPU, kernel launches cost more than padding.
 
-    slots, news, ends: one entry per slot, as in `SlotGroup`. tokens: (M,), their query tokens in the packed row.
+    slots, new_counts, ends: one entry per slot, as in `SlotGroup`. tokens: (M,), their query tokens in the packed row.
     """
 
-    def __init__(self, slots: list[int], news: list[int], ends: list[int], tokens: torch.Tensor, device: torch.device):
-        self.size, self.high, new, end = (len(slots), max(news)), max(ends), torch.tensor(news), torch.tensor(ends)[:, None]
+    def __init__(self, slots: list[int], new_counts: list[int], ends: list[int], tokens: torch.Tensor, device: torch.device):
+        self.size, self.high = (len(slots), max(new_counts)), max(ends)
+        new, end = torch.tensor(new_counts), torch.tensor(ends)[:, None]
         adjacent = slots[-1] - slots[0] + 1 == len(slots)
         self.slots = slice(slots[0], slots[-1] + 1) if adjacent else torch.tensor(slots, device=device)
         rows = torch.arange(len(slots)).repeat_interleave(new), _ranges(torch.zeros_like(new), new), tokens
         self.rows, self.places, self.tokens = (x.to(device) for x in rows)
         # The position of each query (slots, new). Padding has that of the last one: its outputs are not used.
-        own = torch.minimum(end - new[:, None] + torch.arange(max(news)), end - 1)
+        own = torch.minimum(end - new[:, None] + torch.arange(max(new_counts)), end - 1)
         self.low, self.own = int(own.min()), own.to(device)
         self.masks: dict[int | None, tuple[int, torch.Tensor]] = {}
 
@@ -163,12 +164,12 @@ class SlotCache(Cache):
         self.rows, self.positions, self.outputs = (x.to(self.device) for x in rows)
         return self.positions[None], self.outputs
 
-    def _grouped(self, slots: list[int], news: list[int], ends: list[int]) -> list[SlotGroup] | list[PaddedGroup]:
+    def _grouped(self, slots: list[int], new_counts: list[int], ends: list[int]) -> list[SlotGroup] | list[PaddedGroup]:
         if self.device.type != "cpu":
-            return self._padded_groups(slots, news, ends)
+            return self._padded_groups(slots, new_counts, ends)
         groups: list[SlotGroup] = []
         begin = 0
-        for slot, new, end in zip(slots, news, ends, strict=True):
+        for slot, new, end in zip(slots, new_counts, ends, strict=True):
             if not (groups and groups[-1].accepts(slot, new, end, new <= MAX_MASKED)):
                 groups.append(SlotGroup(slot, slot, new, begin, []))
             groups[-1].last = slot
@@ -176,19 +177,19 @@ class SlotCache(Cache):
             begin += new
         return groups
 
-    def _padded_groups(self, slots: list[int], news: list[int], ends: list[int]) -> list[PaddedGroup]:
+    def _padded_groups(self, slots: list[int], new_counts: list[int], ends: list[int]) -> list[PaddedGroup]:
         """Group slots by new tokens: up to `FEW`, up to twice as many, and so on; at most `MAX_SCORES` scores in a group."""
-        begins, by_size, high = np.cumsum([0, *news]), defaultdict[int, list[list[int]]](list), max(ends)
-        for i, new in enumerate(news):
+        begins, by_size, high = np.cumsum([0, *new_counts]), defaultdict[int, list[list[int]]](list), max(ends)
+        for i, new in enumerate(new_counts):
             groups = by_size[size := max(FEW, 1 << (new - 1).bit_length())]
             if not groups or (len(groups[-1]) + 1) * size * high > MAX_SCORES:
                 groups.append([])
             groups[-1].append(i)
         found = []
         for members in (each for groups in by_size.values() for each in groups):
-            own_slots, own_news, own_ends = ([each[i] for i in members] for each in (slots, news, ends))
+            own_slots, own_counts, own_ends = ([each[i] for i in members] for each in (slots, new_counts, ends))
             tokens = torch.cat([torch.arange(begins[i], begins[i + 1]) for i in members])
-            found.append(PaddedGroup(own_slots, own_news, own_ends, tokens, self.device))
+            found.append(PaddedGroup(own_slots, own_counts, own_ends, tokens, self.device))
         return found
 
     @torch.inference_mode()

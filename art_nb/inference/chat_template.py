@@ -40,7 +40,7 @@ class ChatTemplate:
 
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
         if reserved := sorted(RESERVED & set(arguments)):
-            raise RequestError(f"chat_template_kwargs: a request can't set {', '.join(reserved)} there")
+            raise RequestError(f"chat_template_kwargs: a request can't set {', '.join(reserved)}; leave it out")
         self.control = control_tokens(tokenizer)
         self._tokenizer, self._tools, self._arguments = tokenizer, tools, arguments
         self._checked_roles: set[str] = set()

@@ -154,7 +154,7 @@ def timeout_seconds(timeout: Any, default: Any) -> float | None:
 
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[None]:
-    """Cancel the block after so many seconds; a forward in progress is completed first. Raises: openai.APITimeoutError."""
+    """Cancel the block after this many seconds; a forward in progress is completed first. Raises: openai.APITimeoutError."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield

@@ -25,7 +25,7 @@ class Constraint:
         self._matcher = matcher
 
     def allowed(self, vocabulary: int) -> torch.Tensor:
-        """Return which tokens may come next: (vocabulary,) bool. Raises: RequestError when the grammar is too complex."""
+        """Return a mask of allowed next tokens: (vocabulary,) bool. Raises: RequestError when the grammar is too complex."""
         bits = torch.frombuffer(bytearray(self._matcher.compute_bitmask()), dtype=torch.uint8)
         if self._matcher.is_error():
             raise _unsupported(self._matcher.get_error())

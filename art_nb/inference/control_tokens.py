@@ -63,7 +63,7 @@ class ControlTokens:
         return placeholder
 
     def protect(self, rendered: str) -> str:
-        """Replace the control tokens that a template wrote by their placeholders.
+        """Replace the control tokens that a template wrote with their placeholders.
 
         Raises: RequestError when the text contains a placeholder; UnicodeEncodeError for a lone surrogate.
         """
@@ -80,7 +80,7 @@ class ControlTokens:
         return "".join([*parts, text[at:]])
 
     def readable(self, protected: str) -> str:
-        """Replace placeholders by the usual text of their control tokens."""
+        """Replace placeholders with the usual text of their control tokens."""
         for placeholder, text in self._used.items():
             protected = protected.replace(placeholder, text)
         return protected

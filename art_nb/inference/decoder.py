@@ -178,7 +178,7 @@ class BatchDecoder(Decoder):
         controls = torch.tensor([(o.temperature, o.top_p, uniform) for o, uniform in rows], dtype=torch.float64)
         logprobs = torch.log_softmax(logits, dim=-1)
         if logprobs.amax(-1).isnan().any():
-            raise FloatingPointError("the model's output is not finite: are its weights? Load an earlier checkpoint")
+            raise FloatingPointError("the model's output is not finite: check its weights, or load an earlier checkpoint")
         tokens = sample_tokens(self._masked(generations, logits), *controls.to(logits.device).unbind(1))
         chosen = logprobs.gather(1, tokens[:, None])[:, 0].tolist()
         most = max(options.top_logprobs for options, _ in rows)

@@ -18,7 +18,7 @@ class Generation:
     """One completion in progress; a request for n completions has n of these.
 
     draws: its source of uniform random numbers; done: resolved when it ends.
-    constraint: restricts the tokens that may be sampled; previous_slot: that of the conversation's last turn.
+    constraint: restricts the tokens that may be sampled; previous_slot: the slot of the conversation's last turn.
     client: the name of the requesting client; clients take turns when slots are scarce.
     pending: known tokens without keys and values; speculated: proposed tokens after them, see `NgramTable`.
     on_token: called after each forward that added tokens.

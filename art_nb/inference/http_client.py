@@ -1,4 +1,4 @@
-"""OpenAI clients of a server that record each answer in the trajectory that is being recorded."""
+"""OpenAI clients over HTTP that record each answer in the trajectory that is being recorded."""
 
 import json
 from typing import Any

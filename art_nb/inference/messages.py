@@ -65,7 +65,7 @@ def with_parsed_arguments(message: dict) -> dict:
 
 
 def describe_surrogate(messages: list[dict], **others: Any) -> str:
-    """Say where a request contains a lone surrogate, which no tokenizer can read. others: further parts, by name."""
+    """Describe where a request has a lone surrogate, which no tokenizer can read. others: further parts, by name."""
     for where, text in _strings({"messages": list(map(with_parsed_arguments, messages)), **others}, ""):
         for i, character in enumerate(text):
             if "\ud800" <= character <= "\udfff":

@@ -109,7 +109,7 @@ class IncrementalTemplate(ChatTemplate):
         return self._render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
 
     def _frame(self, message: dict, first: bool) -> tuple[str, str] | None:
-        """Return what the template writes before and after a user's or tool's content; None if it changes the content."""
+        """Return the template's text before and after a user's or tool's content; None if it changes the content."""
         role = message["role"]
         if role not in ("user", "tool") or len(message) != 2 and (self._shows_ids or "tool_call_id" not in message):
             return None

@@ -107,7 +107,7 @@ class _TaintingGenerator(CodeGenerator):
 
 
 def compile_template(source: str, literal: Callable[[str], TaintedStr]) -> jinja2.Template:
-    """Compile a template for transformers' sandbox; `render` returns a `TaintedStr`. literal: converts its literals."""
+    """Compile a template in transformers' sandbox; `render` returns a `TaintedStr`. literal: converts its literals."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     # Unoptimised: constant folding would put whole tables of strings into the code, without conversion.

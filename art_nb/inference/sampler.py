@@ -75,7 +75,7 @@ class Sampler:
         self._prompts: dict[str, tuple[PromptEncoder, RequestKeys]] = {}  # by the policy's name
 
     def forget(self, policy: str | None = None) -> None:
-        """Drop everything cached and counted of one policy, or of all, as if it had never been sampled."""
+        """Drop everything cached and counted for one policy, or for all, as if it had never been sampled."""
         self.decoder.forget(policy)
         if policy is None:
             self._forget_prompts()
@@ -95,7 +95,7 @@ class Sampler:
         of the unconstrained policy: in training, a token that is unlikely without the constraint gets a large gradient.
 
         occurrence: how many times this prompt was sampled before, for callers that count over several samplers.
-        min_occurrence: a lower bound of it, for clients that outlive a restart of this sampler.
+        min_occurrence: a lower bound for it, for clients that outlive a restart of this sampler.
         client: see `Generation`.
 
         Raises:
@@ -111,7 +111,7 @@ class Sampler:
         space = self.context - len(prompt)
         if space < (options.max_tokens or 1):
             raise RequestError(
-                f"the conversation has {len(prompt)} tokens and max_tokens is {options.max_tokens}, together more "
+                f"the conversation has {len(prompt)} tokens and the answer needs {options.max_tokens or 1}, together more "
                 f"than the model's context of {self.context}: shorten the conversation or lower max_tokens"
             )
         constraints = [self.constraints.of(options) for _ in range(options.n)]

@@ -1,4 +1,4 @@
-"""KV cache slots: what each holds, prefix reuse, and which waiting generations start in the next forward."""
+"""KV cache slots: their contents, prefix reuse, and the choice of the waiting generations that start in the next forward."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""`from art_nb.local import LocalBackend`, the import path that ART's examples use; knows nothing about what it does."""
+"""`from art_nb.local import LocalBackend`, the import path that ART's examples use."""
 
 from art_nb.backends.local import LocalBackend
 

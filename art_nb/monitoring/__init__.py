@@ -1,9 +1,9 @@
-"""Send what a run logs to Weights & Biases and Langfuse.
+"""Send a run's log to Weights & Biases and Langfuse.
 
     model = art.TrainableModel(..., monitors=[art.monitoring.WandbMonitor(), art.monitoring.LangfuseMonitor()])
 
 Nothing is sent unless a model has a monitor or `report_metrics=["wandb"]`; a key in the environment alone sends nothing.
-Knows rows and trajectories, and nothing about models, backends and training. A failing service neither stops nor slows
+Does not depend on models, backends or training. A failing service neither stops nor slows
 training, and the model's folder contains everything that was logged.
 """
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import httpx
 
-from art_nb.api_costs import MILLION, TokenPricing
 from art_nb.monitoring.monitor import LogEntry, Monitor, ServiceRejected, ServiceUnavailable
 
 CLOUD = "https://cloud.langfuse.com"
@@ -30,13 +29,12 @@ class LangfuseMonitor(Monitor):
 
     The trace is named "{model} {split}" and tagged with split and step; its session is the group. It contains a span for
     each turn of a model, from the preceding messages to the answer, and inside it a generation: model and checkpoint, the
-    prompt, the answer, tokens, cost. The trace has the rollout's times; those of turns show only their order.
+    prompt, the answer, tokens. The trace has the rollout's times; those of turns show only their order.
 
     Args:
         public_key, secret_key: None: LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY.
         base_url: None: LANGFUSE_BASE_URL, else the public service. Any server that accepts OTLP over HTTP at
             {base_url}/api/public/otel/v1/traces receives the spans.
-        pricing: of tokens, for the cost of generations; None: no cost is sent.
         every: send every n-th trajectory.
         timeout: seconds per request.
         patience, backlog: see `Monitor`.
@@ -50,7 +48,6 @@ class LangfuseMonitor(Monitor):
         public_key: str | None = None,
         secret_key: str | None = None,
         base_url: str | None = None,
-        pricing: TokenPricing | None = None,
         every: int = 1,
         timeout: float = 5.0,
         patience: float = 10.0,
@@ -66,7 +63,7 @@ class LangfuseMonitor(Monitor):
         self.base_url = (base_url or os.environ.get("LANGFUSE_BASE_URL") or CLOUD).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url is {self.base_url!r}: expected a URL such as {CLOUD}")
-        self.pricing, self.every, self.timeout = pricing, every, timeout
+        self.every, self.timeout = every, timeout
         self._keys, self.secrets = (public, secret), [secret]
 
     def send(self, entry: LogEntry) -> None:
@@ -77,7 +74,7 @@ class LangfuseMonitor(Monitor):
         with httpx.Client(auth=self._keys, timeout=self.timeout) as client, _service_errors(self.base_url):
             api = LangfuseAPI(base_url=self.base_url, username=self._keys[0], password=self._keys[1], httpx_client=client)
             for i in range(0, len(chosen), BATCH):
-                traces = [_Trace(entry, record, self.pricing) for record in chosen[i : i + BATCH]]
+                traces = [_Trace(entry, record) for record in chosen[i : i + BATCH]]
                 spans = encode_spans([span for trace in traces for span in trace.spans()]).SerializeToString()
                 headers = {"Content-Type": "application/x-protobuf", "x-langfuse-ingestion-version": "4"}
                 _check(client.post(f"{self.base_url}/api/public/otel/v1/traces", content=spans, headers=headers).status_code)
@@ -96,7 +93,7 @@ def _service_errors(url: str) -> Iterator[None]:
         raise ServiceUnavailable(f"{url} does not answer ({type(error).__name__})") from error
     except ApiError as error:
         _check(error.status_code or 500)
-        raise RuntimeError(f"{url} answers, but not as Langfuse's API does") from error
+        raise RuntimeError(f"{url} did not return a Langfuse API response: check base_url") from error
 
 
 def _check(status: int) -> None:
@@ -111,8 +108,8 @@ def _check(status: int) -> None:
 class _Trace:
     """The spans and the score of one trajectory. Its ids are derived from its place in the run: resending overwrites."""
 
-    def __init__(self, entry: LogEntry, record: dict[str, Any], pricing: TokenPricing | None):
-        self.entry, self.record, self.pricing, self.reward = entry, record, pricing, float(record["reward"])
+    def __init__(self, entry: LogEntry, record: dict[str, Any]):
+        self.entry, self.record, self.reward = entry, record, float(record["reward"])
         place = [str(entry.folder), entry.split, entry.step, record["group"], record["index"], record["started"]]
         self._seed = json.dumps(place)
         self.id, self._ids = self._digest("trace", 16), 0
@@ -196,7 +193,6 @@ class _Trace:
 
         turn = turns[preceding.stop]
         output, usage = {names.OBSERVATION_OUTPUT: _messages([turn])}, turn["usage"]
-        cost = self._cost(usage)
         span = self._span(root, name, {
             names.OBSERVATION_TYPE: "span",
             names.OBSERVATION_INPUT: _messages(turns[preceding]),
@@ -208,18 +204,11 @@ class _Trace:
             names.OBSERVATION_MODEL: turn.get("model") or self.entry.model,
             names.OBSERVATION_INPUT: _messages(turns[: preceding.stop]),
             names.OBSERVATION_USAGE_DETAILS: json.dumps(usage) if usage else None,
-            names.OBSERVATION_COST_DETAILS: json.dumps(cost) if cost else None,
             **output,
         })  # fmt: skip
         self._now += TURN_DURATION
         generation.end(self._now)
         span.end(self._now)
-
-    def _cost(self, usage: dict[str, int]) -> dict[str, float]:
-        if self.pricing is None:
-            return {}
-        prices = {"input": self.pricing.prompt_per_million, "output": self.pricing.completion_per_million}
-        return {name: tokens * prices[name] / MILLION for name, tokens in usage.items()}
 
 
 def _messages(turns: list[dict[str, Any]]) -> str:

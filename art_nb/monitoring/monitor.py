@@ -75,7 +75,7 @@ class Monitor:
     """Base class of monitors; subclasses implement `send`.
 
     A thread sends entries from a queue. While the service is unavailable, an entry is retried after 1, 2, 4, ... seconds, at
-    most a minute; entries that do not fit into the queue are dropped. The first problem is shown once as a warning.
+    most a minute; entries that do not fit into the queue are dropped. Only the first problem is shown, as a warning.
 
     patience: seconds that `close`, which is called at exit, waits for unsent entries. backlog: size of the queue.
     sent, lost: number of entries sent and dropped. trouble: the first problem, or None.

@@ -12,7 +12,7 @@ from art_nb.monitoring.monitor import LogEntry, Monitor
 from art_nb.storage.run_log import trajectory_table
 from art_nb.trajectories.records import turn_text
 
-SECTIONS = (*SUMMED, "throughput")  # metrics in these sections get no split as prefix, as in ART
+SECTIONS = (*SUMMED, "throughput")  # metrics in these sections get no split prefix, as in ART
 
 OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of a record that are not table cells
 
@@ -23,7 +23,7 @@ class WandbMonitor(Monitor):
     With a key it logs to the service, without one to files, {model's folder}/wandb/offline-run-*: `wandb leet` displays and
     `wandb sync` uploads them. If the service is unreachable when the run starts, it logs to files.
 
-    W&B receives the machine's platform, Python version and which of the libraries it knows are imported; no code or load.
+    W&B receives the platform, the Python version and the imported libraries that it recognises; no code or system load.
 
     Args:
         api_key: None: WANDB_API_KEY.
@@ -103,7 +103,7 @@ class WandbMonitor(Monitor):
 
     def _start_run(self, entry: LogEntry, mode: str) -> Any:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when the package is imported
-        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every call of openai
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every openai call
         import wandb
 
         base_url = {"base_url": self.base_url} if self.base_url else {}

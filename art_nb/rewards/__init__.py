@@ -1,6 +1,6 @@
 """Rewards from a judge: a language model (`ruler`), or weighted criteria computed by rules (`RubricJudge`).
 
-Knows nothing about tasks (each has its own criteria), policies or training.
+Does not depend on tasks (each has its own criteria), policies or training.
 """
 
 from art_nb.rewards.judge_answers import TrajectoryScore

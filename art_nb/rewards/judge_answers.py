@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, Field
 
 FENCED = re.compile(r"```[A-Za-z]*\s*\n(?P<inside>.*)```", re.DOTALL)
-# Sequences that change a terminal, and the control characters that they begin with. Line ends and tabs stay.
+# Terminal escape sequences, and the control characters that they begin with. Newlines and tabs stay.
 CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|(\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 DECIMAL = re.compile(r"0?\.[0-9]+|[01](\.[0-9]*)?")
 
@@ -34,7 +34,7 @@ class TrajectoryScore(BaseModel):
 
 
 class UnusableAnswer(ValueError):
-    """A judge's answer violates the format; the message, which is also sent to the judge, says how."""
+    """A judge's answer violates the format; the message, which is also sent to the judge, gives the reason."""
 
 
 def response_format(ids: Sequence[str]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def _score(entry: Any) -> TrajectoryScore:
     if not isinstance(entry, dict):
         raise UnusableAnswer(f"expected an object for each score, got {_short(entry)}")
     name, reason = entry.get("trajectory_id"), entry.get("explanation")
-    surrogate = "[\ud800-\udfff]"  # half a pair is valid JSON, but cannot be encoded
+    surrogate = "[\ud800-\udfff]"  # unpaired, it is valid JSON but cannot be encoded
     if isinstance(name, bool) or not isinstance(name, str | int):
         raise UnusableAnswer(f"trajectory_id must be a string: {_short(entry)}")
     if not isinstance(reason, str) or re.search(surrogate, reason):

@@ -15,7 +15,7 @@ from art_nb.metrics import MetricsBuilder
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
-RETRYABLE = {408, 409, 425, 429}  # HTTP statuses; those from 500 are retryable, too
+RETRYABLE = {408, 409, 425, 429}  # HTTP statuses; 500 and above are retryable, too
 TOO_LONG = re.compile(r"context[ _](length|window)|maximum context|prompt is too long|too many (input )?tokens", re.I)
 MAX_RETRY_AFTER = 60.0  # seconds
 
@@ -84,7 +84,7 @@ def _litellm() -> Any:
     except ImportError as error:
         raise ImportError(
             "a judge named by provider/model needs LiteLLM, which is not installed: pip install 'art-nb[judge]', or pass "
-            "LLMJudge(model, client=AsyncOpenAI(...)), or judge by RubricJudge()"
+            "LLMJudge(model, client=AsyncOpenAI(...)), or judge with RubricJudge()"
         ) from error
 
 
@@ -104,7 +104,7 @@ def _reply(response: Any, model: str, provider: str) -> JudgeReply:
     choices = getattr(response, "choices", None)
     if not choices or choices[0].message is None:
         raise JudgeUnavailable(f"the server's answer contains no choice: {str(response)[:200]!r}")
-    message, usage, builder = choices[0].message, response.usage, MetricsBuilder.active_one()
+    message, usage, builder = choices[0].message, response.usage, MetricsBuilder.active_or_none()
     known = builder.registered_cost(response, provider=provider, model_name=model) if builder and usage else None
     return JudgeReply(
         text=message.content or "",

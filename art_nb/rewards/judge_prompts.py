@@ -169,5 +169,5 @@ def _size(value: Any) -> int:
 
 
 def _dumps(value: Any) -> str:
-    """Return JSON with non-ASCII characters kept; half a surrogate pair is escaped."""
+    """Return JSON that keeps non-ASCII characters; unpaired surrogates are escaped."""
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

@@ -72,7 +72,7 @@ class Judge(Protocol):
     """The interface of judges: a `judge_model` argument is a judge or a model's name."""
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
-        """Score the trajectories of one group, at least one.
+        """Score the trajectories (at least one) of a group.
 
         order: seed for the order of the trajectories in the prompt. sample: number of the judgement, if it is repeated.
         Raises: JudgeError.
@@ -110,7 +110,7 @@ class LLMJudge:
     def __post_init__(self):
         if min(self.max_concurrent, self.max_attempts) < 1:
             limits = f"max_concurrent is {self.max_concurrent}, max_attempts is {self.max_attempts}"
-            raise ValueError(f"LLMJudge: {limits}; give 1 or more.")
+            raise ValueError(f"LLMJudge: {limits}; expected 1 or more.")
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
         """Return the scores of the model, or of the cache."""
@@ -120,7 +120,7 @@ class LLMJudge:
             try:
                 return judge_prompt(trajectories, rubric, tokens, order)
             except GroupTooLong as error:
-                raise JudgeError(f"{error} to the {tokens} tokens that {self.model} has for the prompt") from error
+                raise JudgeError(f"{error} to {tokens} tokens for {self.model}: use smaller groups") from error
 
         prompt = make_prompt(tokens)
         path = self._cache_file(prompt, sample)
@@ -149,7 +149,7 @@ class LLMJudge:
                 problem, wait, tokens = str(error), 0.0, tokens // 2
                 prompt = make_prompt(tokens)
             except (JudgeUnavailable, TimeoutError) as error:
-                problem, retry_after = str(error) or "no answer in time", getattr(error, "wait", None)
+                problem, retry_after = str(error) or "timed out", getattr(error, "wait", None)
                 wait = self.delay * 2**attempt if retry_after is None else retry_after
             except openai.APIError as error:
                 raise JudgeError(f"{self.model} rejects the request: {type(error).__name__}: {error}") from error
@@ -163,7 +163,7 @@ class LLMJudge:
         return {"response_format": response_format(prompt.shown), **params}
 
     def _max_prompt_tokens(self, attempts: int) -> int:
-        """Return the context length minus the answer's."""
+        """Return the context length minus the tokens reserved for the answer."""
         known = self.context_tokens or (context_tokens(self.model) if self.client is None else None)
         answer = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * attempts
         return (known or UNKNOWN_CONTEXT) - answer

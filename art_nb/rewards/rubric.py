@@ -1,4 +1,4 @@
-"""`RubricJudge`: a deterministic judge without a model, which computes weighted criteria by rules.
+"""`RubricJudge`, a deterministic judge without a model: weighted criteria, computed by rules.
 
 Each task has its own criteria: functions from a trajectory to a share from 0 to 1 and the reason in words. They read the
 conversation and the rollout's metrics and metadata, never `reward`.
@@ -69,7 +69,7 @@ def criteria_of(task: str) -> Sequence[Criterion]:
 class RubricJudge:
     """Scores each trajectory independently, by the weighted mean of its criteria.
 
-    task: whose criteria to use; None: each trajectory's metadata["task"].
+    task: name of the task whose criteria are used; None: each trajectory's metadata["task"].
     criteria: used instead of the task's. weights: weights to change, by criterion: {"efficiency": 0.1}; 0 omits it.
     """
 
@@ -102,12 +102,12 @@ class RubricJudge:
         used = [Criterion(c.name, weight, c.measure) for c, weight in weighed if weight != 0]
         if not used or set(weights) - {c.name for c in criteria}:
             names = ", ".join(c.name for c in criteria)
-            raise ValueError(f"weights are {dict(weights)}: expected one above 0, and only names of {names or 'criteria'}.")
+            raise ValueError(f"weights are {dict(weights)}: expected names of criteria ({names or 'none'}), one above 0.")
         return used
 
 
 def _measured(criterion: Criterion, trajectory: Trajectory) -> tuple[float, str]:
     share, reason = criterion.measure(trajectory)
     if not 0 <= share <= 1:  # also true for NaN
-        raise ValueError(f"criterion {criterion.name!r} gave {share} ({reason}) for {trajectory}: expected 0 to 1.")
+        raise ValueError(f"criterion {criterion.name!r} returned {share} ({reason}) for {trajectory}: expected 0 to 1.")
     return float(share), reason

@@ -50,7 +50,7 @@ async def ruler(
     """
     trajectories = [Trajectory(messages_and_choices=list(messages), tools=tools) for messages in message_lists]
     judgement = await _judge(trajectories, judge_model, extra_litellm_params, rubric, debug)
-    if (builder := MetricsBuilder.active_one()) and judgement.usage.cost_usd is not None:
+    if (builder := MetricsBuilder.active_or_none()) and judgement.usage.cost_usd is not None:
         builder.add_cost(f"{builder.cost_context}/{JUDGE}", judgement.usage.cost_usd)
     return judgement.scores
 
@@ -74,7 +74,7 @@ async def ruler_score_group(
 
     Args:
         swallow_exceptions: log a JudgeError as a warning and return None, so that `gather_trajectory_groups` drops the
-            group. Errors in the call itself are raised in any case.
+            group. Other exceptions are raised in any case.
         Others: as in `ruler`. `additional_histories` are judged with their trajectory.
 
     Raises: JudgeError naming the group, when the judge gave no usable scores.
@@ -107,7 +107,7 @@ async def _judge(
     if isinstance(judge_model, str):
         judge_model = LLMJudge(judge_model, params=params or {})
     elif params:
-        raise ValueError("extra_litellm_params needs a judge given by name; for this one, give LLMJudge(..., params=...).")
+        raise ValueError("extra_litellm_params is for a judge given by name: pass LLMJudge(..., params=...) instead.")
     if not trajectories:
         return Judgement([])
     if len(trajectories) > 1 and all(_messages(t) == _messages(trajectories[0]) for t in trajectories):

@@ -1,5 +1,5 @@
 """Run coroutines concurrently: results in order, failures counted, progress shown, tracebacks short.
 
-The layer below trajectories: awaiting a `TrajectoryGroup` needs it, and `art_nb.gather` builds on both. Knows nothing about
-models, and of trajectories only their reward and metrics.
+The layer below trajectories: awaiting a `TrajectoryGroup` needs it, and `art_nb.gather` builds on both. Does not depend
+on models, and only reads the reward and metrics of trajectories.
 """

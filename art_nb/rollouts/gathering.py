@@ -1,6 +1,6 @@
 """Concurrent rollouts: tasks whose results keep their order, and the state of one gather call.
 
-Knows nothing about trajectories beyond a `reward` and a dict of `metrics`.
+Only requires that a trajectory has a `reward` and a dict of `metrics`.
 """
 
 import asyncio
@@ -86,10 +86,10 @@ class Gathering:
         self, total: int = 1, max_exceptions: int | float = 0, max_metrics: int | None = None, advance: bool = True
     ) -> None:
         if not max_exceptions >= 0:
-            raise ValueError(f"max_exceptions is {max_exceptions}; give a count >= 0 or a share between 0 and 1.")
+            raise ValueError(f"max_exceptions is {max_exceptions}; expected a count >= 0 or a share between 0 and 1.")
         self.max_exceptions, self.max_metrics, self.advance = max_exceptions, max_metrics, advance
         self.in_flight, self.bar = 0, None
-        self.outer = _current.get()  # of the gather call whose rollout made this one
+        self.outer = _current.get()  # the gather call whose rollout started this one
         self.restart(total)
 
     def restart(self, total: int) -> None:

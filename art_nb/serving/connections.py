@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on connections, and on the time for headers and body, also without the token.
+"""uvicorn's HTTP protocol with limits on connections, and on the time for headers and body, even without the token.
 
 `guard` sees a request when its headers are complete. A client without the token could otherwise hold sockets open without
 sending a request, until the process has no file descriptor left for its owner.
@@ -35,7 +35,7 @@ def max_connections() -> int:
 
 
 def network(address: str) -> str:
-    """Return what the addresses of one client have in common: an IPv4 address, or the /64 network of an IPv6 address."""
+    """Return the part that one client's addresses share: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
         parsed = ip_address(address)
     except ValueError:
@@ -44,7 +44,7 @@ def network(address: str) -> str:
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection. If too many are open, the oldest unauthenticated one of the network with the most is closed."""
+    """One connection. If too many are open, the network with most idle or unauthenticated ones loses the oldest of them."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -95,7 +95,7 @@ class LimitedProtocol(H11Protocol):
 
 
 class RepeatedMessages(logging.Filter):
-    """Passes only one in ten seconds of the messages in REPEATED, and all others."""
+    """Passes at most one of the messages in REPEATED every ten seconds, and all others."""
 
     last = -1e9
 

@@ -42,7 +42,7 @@ SCRIPT_HASH = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for diges
 PUBLIC_PATHS = {"/healthz", "/login"}
 MAX_PUBLIC_BODY = 4096  # bytes
 MAX_ADDRESSES = 10_000
-Spender = tuple[str, bool]  # a client's network, and whether its requests are authenticated
+ClientKey = tuple[str, bool]  # a client's network, and whether its requests are authenticated
 RETRY = {"retry-after": "1"}  # seconds
 HEADERS = {
     "x-content-type-options": "nosniff",
@@ -59,9 +59,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings, token: AccessToken) -> None:
         self.app, self.settings, self.token = app, settings, token
-        self._in_flight: Counter[Spender] = Counter()  # requests
+        self._in_flight: Counter[ClientKey] = Counter()  # requests
         self._body_bytes = 0  # of all requests in flight
-        self._buckets: dict[Spender, tuple[float, float]] = {}  # requests left, and the time of that count
+        self._buckets: dict[ClientKey, tuple[float, float]] = {}  # requests left, and the time of that count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -70,27 +70,27 @@ class Guard:
         origin, host = headers.get(b"origin"), headers.get(b"host", "")
         is_foreign = origin is not None and not self._is_allowed(origin, host)
         scope[AUTHENTICATED] = not is_foreign and self._is_authenticated(headers)
-        spender = network((scope.get("client") or ("", 0))[0]), scope[AUTHENTICATED]
+        client = network((scope.get("client") or ("", 0))[0]), scope[AUTHENTICATED]
         try:
-            self._check(scope, headers, spender, is_foreign)
+            self._check(scope, headers, client, is_foreign)
         except StatusError as error:
             if error.status == 401 and scope["type"] == "http" and scope["path"] == "/" and scope["method"] == "GET":
                 return await HTMLResponse(LOGIN, headers=HEADERS)(scope, receive, send)
             return await _reject(scope, receive, send, error)
-        self._in_flight[spender] += 1
+        self._in_flight[client] += 1
         try:
             await self._call_app(scope, receive, send)
         finally:
-            self._in_flight[spender] -= 1
-            if not self._in_flight[spender]:
-                del self._in_flight[spender]
+            self._in_flight[client] -= 1
+            if not self._in_flight[client]:
+                del self._in_flight[client]
 
-    def _check(self, scope: Scope, headers: dict[bytes, str], spender: Spender, is_foreign: bool) -> None:
-        self._spend(spender)
+    def _check(self, scope: Scope, headers: dict[bytes, str], client: ClientKey, is_foreign: bool) -> None:
+        self._take_token(client)
         if is_foreign:
             raise StatusError(403, "this origin is not allowed; add it to the server's --origins")
-        if self._in_flight[spender] >= self.settings.concurrency:
-            raise StatusError(429, f"{self._in_flight[spender]} requests from this address are in flight", **RETRY)
+        if self._in_flight[client] >= self.settings.concurrency:
+            raise StatusError(429, f"{self.settings.concurrency} requests from this address are in flight: wait", **RETRY)
         if scope["path"] not in PUBLIC_PATHS and not scope[AUTHENTICATED]:
             message = "missing or invalid token: send it as Authorization: Bearer ..."
             raise StatusError(401, message, **{"www-authenticate": "Bearer"})
@@ -104,15 +104,15 @@ class Guard:
     def _max_body(self, scope: Scope) -> int:
         return MAX_PUBLIC_BODY if scope["path"] in PUBLIC_PATHS else self.settings.max_body
 
-    def _spend(self, spender: Spender) -> None:
-        """Take one request from the spender's token bucket. Raises: StatusError when it is empty."""
+    def _take_token(self, client: ClientKey) -> None:
+        """Take one request from the client's token bucket. Raises: StatusError when it is empty."""
         now, rate = time.monotonic(), self.settings.rate
         burst = max(1.0, 2 * rate)
-        left, counted_at = self._buckets.get(spender, (burst, now))
+        left, counted_at = self._buckets.get(client, (burst, now))
         left = min(burst, left + (now - counted_at) * rate)
         if len(self._buckets) >= MAX_ADDRESSES:
             self._buckets.clear()
-        self._buckets[spender] = (max(left - 1, 0.0), now)
+        self._buckets[client] = (max(left - 1, 0.0), now)
         if left < 1:
             raise StatusError(429, f"more than {rate:g} requests per second from this address: send fewer", **RETRY)
 
@@ -140,7 +140,7 @@ class Guard:
             self._body_bytes += size
             error = self._too_long(scope) if received > self._max_body(scope) else None
             if error is None and self._body_bytes > 2 * self.settings.max_body:
-                error = StatusError(429, "the bodies of all requests in flight exceed the server's limit", **RETRY)
+                error = StatusError(429, "the bodies of all requests in flight exceed the limit: try again later", **RETRY)
             if error is not None:
                 rejected = True
                 await _reject(scope, receive, send, error)

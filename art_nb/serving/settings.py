@@ -19,7 +19,7 @@ EXAMPLE = "qwen=Qwen/Qwen3-0.6B nano=data/nano"
 
 
 class CommandSettings(BaseSettings):
-    """Settings of a command. The command line takes precedence over the environment, and that over `.env`."""
+    """Settings of a command. The command line overrides the environment, which overrides `.env`."""
 
     model_config = SettingsConfigDict(
         env_prefix="ART_NB_", env_file=".env", env_file_encoding="utf-8", extra="ignore", env_ignore_empty=True,
@@ -30,7 +30,7 @@ class CommandSettings(BaseSettings):
 class Settings(CommandSettings):
     """Serve models: an OpenAI-compatible API, training, episodes for workers, and a live page.
 
-    The command line takes precedence over ART_NB_{NAME} in the environment, and that over the file `.env`.
+    The command line overrides ART_NB_{NAME} in the environment, which overrides the file `.env`.
     """
 
     model_config = SettingsConfigDict(cli_prog_name="art-nb serve")

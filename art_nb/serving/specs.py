@@ -120,7 +120,6 @@ class ForkRequest(Strict):
     from_project: Name
     from_model: Name
     not_after_step: int | None = Field(None, ge=0)
-    best_metric: str | None = Field(None, max_length=200)
     optimizer: bool = True
 
 

@@ -1,6 +1,6 @@
 """Atomic writes of folders, files and JSON lines: after a kill at any instant each holds its new or its old content.
 
-A folder is written under a temporary name beside its target, flushed to the disk with fsync and renamed. A killed writer can
+A folder is written under a temporary name next to its target, flushed to disk with fsync and renamed. A killed writer can
 leave two kinds of entries, which `recover` cleans up:
 
     .tmp-PID-RANDOM         incomplete, or about to be deleted: garbage once process PID is dead
@@ -11,8 +11,8 @@ files that stay. Only one machine at a time may write to a folder. These guarant
 system. Limits:
 
     macOS      After a power failure, data that fsync has handed to the drive may be missing: it was in the drive's cache.
-    Windows    After a power failure a folder may have its previous content: folders cannot be fsynced. What another
-               program has open (a virus scanner) cannot be renamed or deleted: this is retried for RETRY_S seconds.
+    Windows    After a power failure a folder may have its previous content: folders cannot be fsynced. A file
+               that another program (a virus scanner) has open cannot be renamed or deleted; retries last RETRY_S seconds.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The files of a run beside its checkpoints: metrics, trajectories and the state of the training loop.
+"""The files of a run other than its checkpoints: metrics, trajectories and the state of the training loop.
 
     history.jsonl                           one row of metrics per line
     trajectories/{split}/{step:04d}.jsonl   one trajectory record per line (see `trajectories.records`)
@@ -13,7 +13,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,7 +80,7 @@ class RunLog:
         return builder if cost_context is None else builder.for_cost_context(cost_context)
 
     @contextmanager
-    def undone_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    def rollback_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Restore the counters if the block raises, so that it can be repeated. unless: whether it was done anyway."""
         totals = self._totals
         before, logged_at = totals.builder.counters() if totals.builder else None, totals.logged_at
@@ -160,18 +160,14 @@ class RunLog:
         sums = {name: value for name, value in logged if isinstance(value, int | float)}
         return {"cum_state": sums, "unique_scenario_ids": [each for row in rows for each in row.get(SCENARIOS, ())]}
 
-    def best_step(self, metric: str, among: Collection[int] | None = None) -> int | None:
-        """Return the step with the highest mean of `metric` ("split/name"), the latest of equals; None if there is none.
-
-        among: the steps to choose from; None: all.
-        """
+    def best_step(self, metric: str) -> int | None:
+        """Return the step with the highest mean of `metric` ("split/name"), the latest of equals; None if there is none."""
         split, slash, name = metric.partition("/")
         if not slash:
             raise ValueError(f'metric {metric!r}: write it as "split/name", e.g. "val/{metric}".')
         values: dict[int, list[float]] = {}
         for row in self.rows():
-            is_number = isinstance(row.get(name), int | float)  # NaN and infinity are stored as strings
-            if row["split"] == split and is_number and (among is None or row["step"] in among):
+            if row["split"] == split and isinstance(row.get(name), int | float):  # NaN and infinity are stored as strings
                 values.setdefault(row["step"], []).append(row[name])
         return max(values, key=lambda step: (statistics.fmean(values[step]), step), default=None)
 

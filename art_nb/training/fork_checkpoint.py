@@ -8,7 +8,6 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from art_nb.storage import checkpoints
-from art_nb.storage.run_log import RunLog
 from art_nb.training.state import OPTIMIZER
 from art_nb.types import PolicyName
 
@@ -18,25 +17,31 @@ def fork_checkpoint(
     target: Path,
     *,
     not_after_step: int | None = None,
-    best_metric: str | None = None,
     optimizer: bool = True,
     check: Callable[[Path], object] = lambda checkpoint: None,
 ) -> str:
-    """Copy a checkpoint from one model's folder to another's, under the same step. Returns its origin, "project/name@step".
+    """Copy a checkpoint from one model's folder to another's, at the same step. Returns its origin, "project/name@step".
 
-    not_after_step, best_metric: see `step_to_fork`. optimizer: copy the optimizer state too. check: called with the
-    checkpoint; raises if it cannot be used. Forking again from the same origin changes nothing.
+    not_after_step: ignore later checkpoints. optimizer: copy the optimizer state too. check: called with the checkpoint;
+    raises if it cannot be used. Forking again from the same origin changes nothing.
 
-    Raises, before anything is written: as `step_to_fork`; ValueError when the target model has been trained.
+    Raises, before anything is written: FileNotFoundError: there is no checkpoint. ValueError: all are later, or the target
+    model has been trained.
     """
     checkpoints.recover(source / "checkpoints")
-    step = step_to_fork(source, not_after_step, best_metric)
+    found = checkpoints.list_checkpoints(source / "checkpoints")
+    if not found:
+        raise FileNotFoundError(f"there is no checkpoint in {source / 'checkpoints'}: has that model been trained here?")
+    steps = [step for step in found if not_after_step is None or step <= not_after_step]
+    if not steps:
+        raise ValueError(f"not_after_step is {not_after_step}: the model only has checkpoints of steps {found}")
+    step = steps[-1]
     origin = str(PolicyName(f"{source.parent.parent.name}/{source.name}", step))
     old, new = (checkpoints.step_folder(folder / "checkpoints", step) for folder in (source, target))
     if (new / "state.json").exists() and _read_state(new).get("forked_from") == origin:
         return origin
     if trained := checkpoints.latest(target / "checkpoints"):
-        raise ValueError(f"model {target.name!r} is at step {trained} already: fork into a model of another name")
+        raise ValueError(f"model {target.name!r} is already at step {trained}: fork into a model with another name")
     check(old)
 
     def fill(folder: Path) -> None:
@@ -50,25 +55,6 @@ def fork_checkpoint(
 
     checkpoints.write_folder(new, fill)
     return origin
-
-
-def step_to_fork(folder: Path, not_after_step: int | None, best_metric: str | None) -> int:
-    """Return the latest step that a model has a checkpoint of, or the best.
-
-    not_after_step: ignore later checkpoints. best_metric: "split/name" of a logged metric; the highest value wins.
-
-    Raises: FileNotFoundError: there is no checkpoint. ValueError: all are later, or the metric was not logged for any.
-    """
-    found = checkpoints.list_checkpoints(folder / "checkpoints")
-    if not found:
-        raise FileNotFoundError(f"there is no checkpoint in {folder / 'checkpoints'}: has that model been trained here?")
-    steps = [step for step in found if not_after_step is None or step <= not_after_step]
-    if not steps:
-        raise ValueError(f"not_after_step is {not_after_step}: the model has checkpoints of steps {found} only")
-    step = steps[-1] if best_metric is None else RunLog(folder).best_step(best_metric, among=steps)
-    if step is None:
-        raise ValueError(f"best_metric is {best_metric!r}: it was not logged for any of the checkpoints of steps {steps}")
-    return step
 
 
 def _read_state(checkpoint: Path) -> dict:

@@ -13,10 +13,10 @@ from torch.nn.functional import linear
 def fused_lora(model: torch.nn.Module) -> Iterator[None]:
     """Replace the forward of plain LoRA layers inside the `with` block.
 
-    PEFT passes over the layer's output four times to add (x B) A. Here `addmm` adds the product to the output, in the
+    PEFT passes over the layer's output four times to add B (A x). Here `addmm` adds the product to the output, in the
     output's precision. If the weight is float32 and the rank is high for the size of the layer, as in the nano models, the
-    adapter is folded into it: x (W + B A) takes three products with a full matrix (forward, gradients of input and weight)
-    where x W + (x B) A takes two and six thin ones. When the block ends, the folded weights' gradients go to A and B.
+    adapter is folded into it: (W + B A) x takes three products with a full matrix (forward, gradients of input and weight)
+    where W x + B (A x) takes two, and six thin ones. At the end of the block the folded weights' gradients go to A and B.
     """
     layers = [module for module in model.modules() if _is_plain_lora(module)]
     folded = []

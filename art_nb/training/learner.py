@@ -17,7 +17,7 @@ from art_nb.training.grpo import kl_k3, ratio
 from art_nb.training.micro_batches import split_sequences
 from art_nb.training.policy import Policy, default_learning_rate
 from art_nb.training.sequences import TokenSequence
-from art_nb.training.trainer import Report, SequenceTrainer, summarize_updates, trl_settings, warn_of_ignored
+from art_nb.training.trainer import Report, SequenceTrainer, check_options, summarize_updates, trl_settings
 from art_nb.types import TrainConfig
 
 # After policy, which disables TRL's telemetry and imports this class before Unsloth can replace it.
@@ -25,7 +25,7 @@ from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
 # Losses that weight all sequences equally. In the others a micro-batch is weighted by its share of the trained tokens.
 SEQUENCE_MEAN_LOSSES = {"grpo", "sapo", "luspo", "dr_grpo"}
-# Options of TRL without effect, because TrainConfig has them, or because groups and batches have any size.
+# TRL's options that have no effect, because TrainConfig has them, or because groups and batches have any size.
 IN_TRAIN_CONFIG = {
     "num_iterations", "learning_rate", "beta", "scale_rewards", "steps_per_generation", "generation_batch_size",
 }  # fmt: skip
@@ -134,8 +134,8 @@ class Learner(SequenceTrainer, GRPOTrainer):
         """Return log-probabilities and entropies (B, T) of the sampled tokens, in place of TRL's forward pass.
 
         In the first update TRL uses these log-probabilities as those of the sampling policy. Where they differ from the
-        sampler's, the sampler's are set here, before TRL looks for them: for tokens that another policy sampled, and in a
-        lower precision than float32: there sampler and learner round differently, and probabilities differ by a few percent.
+        sampler's, the sampler's are set here, before TRL looks for them: for tokens that another policy sampled, and below
+        float32 precision, where sampler and learner round differently and probabilities differ by a few percent.
         """
         logprobs, entropies = self.forward_batch()
         if logprobs.requires_grad:
@@ -178,6 +178,6 @@ def _grpo_settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
     """Return the fields of GRPOConfig: the given ones, over defaults that suit gathered trajectories."""
     # `micro_batches` decides how a batch is split; these values only have to pass TRL's checks.
     fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    ignored = warn_of_ignored(grpo, {*fixed, *IN_TRAIN_CONFIG}, stacklevel=6)
+    ignored = check_options(grpo, GRPOConfig, {*fixed, *IN_TRAIN_CONFIG}, stacklevel=6)
     defaults = trl_settings(policy, output_dir) | {"temperature": 1.0}
     return defaults | {name: value for name, value in grpo.items() if name not in ignored} | fixed

@@ -8,7 +8,7 @@ from art_nb.types import PolicyName
 
 
 class PolicyNames:
-    """The policies of a model that can be sampled.
+    """The names of a model's policies that can be sampled.
 
     name, base: the model's name, and its `base_model`. folder: of its checkpoints. step: the latest step.
     """
@@ -22,7 +22,7 @@ class PolicyNames:
         return [self.name, *map(self.at, checkpoints.list_checkpoints(self.folder)), self.base]
 
     def at(self, step: int | None = None) -> str:
-        """Return "name@step"; None: of the latest step."""
+        """Return "name@step"; None: the latest step."""
         return str(PolicyName(self.name, self.step if step is None else step))
 
     def step_of(self, policy: str) -> int | None:

@@ -90,14 +90,14 @@ def load_policy(
 ) -> Policy:
     """Load a base model and add a LoRA adapter to it, or load an adapter with its base model.
 
-    The first call also excludes all objects that exist then from garbage collection, see `gc.freeze`.
+    The first call also excludes all existing objects from garbage collection, see `gc.freeze`.
 
     base_model: the folder of a model or of an adapter, or a name on the Hugging Face hub.
     engine: "unsloth", "transformers", or "auto": Unsloth if it can be imported, but on a GPU not for weights that are stored
         in float32, which it would convert to half precision.
     init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, revision, ...).
-        Code that comes with a model is run only with trust_remote_code=True. The default dtype on a GPU is that of
-        `dtype_on_gpu`; on a CPU float32, or with transformers that of `dtype_on_cpu`.
+        Code that comes with a model is run only with trust_remote_code=True. Default dtype with transformers: see
+        `dtype_on_gpu` and `dtype_on_cpu`; with Unsloth: its own choice on a GPU, float32 on a CPU.
     peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Not for an adapter.
     seed: of the adapter's random initialisation.
 
@@ -183,7 +183,7 @@ def _best_engine(name: str, init_args: dict) -> str:
         _import_unsloth()
     except Exception as error:  # Unsloth's own checks raise errors of many types; the other engine does the same work
         reason = f"{type(error).__name__}: {error}"
-        warnings.warn(f"Unsloth does not start here ({reason}); using transformers + PEFT", stacklevel=3)
+        warnings.warn(f"Unsloth failed to start ({reason}); using transformers + PEFT", stacklevel=3)
         return "transformers"
     return "unsloth"
 
@@ -240,7 +240,7 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
 
 def _lora_settings(model: PreTrainedModel, peft_args: dict, seed: int) -> tuple[dict, int, bool | str]:
     """Return LoraConfig's fields, and Unsloth's two further arguments: random state and gradient checkpointing."""
-    rank = 32 if model.num_parameters() < SMALL_MODEL else 16  # on a tiny model close to the model's width
+    rank = 32 if model.num_parameters() < SMALL_MODEL else 16  # on a tiny model this is close to its width
     defaults = {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0, "target_modules": default_target_modules(model)}
     settings = defaults | peft_args
     return settings, settings.pop("random_state", seed), settings.pop("use_gradient_checkpointing", False)
@@ -252,7 +252,7 @@ def is_adapter(name: str | Path) -> bool:
 
 
 def _load_tokenizer(name: str, **source: Any) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model. The folder of an adapter often has none: then load that of its base model."""
+    """Load the tokenizer of a model; if an adapter's folder has none, that of its base model."""
     folder = name if (Path(name) / "tokenizer_config.json").exists() else _base_name(name)
     return AutoTokenizer.from_pretrained(folder, **{"trust_remote_code": False, **source})
 

@@ -10,7 +10,7 @@ from art_nb.training.names import PolicyNames
 from art_nb.training.policy import Policy, is_adapter
 from art_nb.training.state import read_adapter
 
-IN_MEMORY = 8  # of a small model each is a copy of the weights, of a large one an adapter
+IN_MEMORY = 8  # each is a copy of a small model's weights, or a large model's adapter
 
 
 class PolicyStore(PolicyNames):
@@ -27,7 +27,7 @@ class PolicyStore(PolicyNames):
         self.load = lru_cache(maxsize=IN_MEMORY)(self._load)
 
     def get(self, name: str | None = None) -> NamedPolicy:
-        """Return the policy of that name; None: the latest. Raises: RequestError, as `resolve`."""
+        """Return the policy with that name; None: the latest. Raises: RequestError, as `resolve`."""
         return self.load(self.resolve(name))
 
     def clear(self) -> None:

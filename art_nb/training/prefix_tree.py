@@ -52,7 +52,7 @@ AttentionInterface.register(ATTENTION, tree_attention)
 
 @contextmanager
 def enable_tree_attention(decoder: PreTrainedModel) -> Iterator[None]:
-    """Let the decoder's forward take `prefix_tree=` inside the `with` block."""
+    """Make the decoder's forward accept `prefix_tree=` inside the `with` block."""
     before, decoder.config._attn_implementation = decoder.config._attn_implementation, ATTENTION
     try:
         yield
@@ -162,7 +162,7 @@ class PrefixTree:
                 return (key <= query) & (query < self.ends[key]) & (self.positions[key] >= lowest[query])
 
             compiled = not _on_cpu(self.ids)  # uncompiled, it allocates an N x N mask
-            with torch.no_grad(), torch.autocast(self.ids.device.type, enabled=False):  # other modes would compile it again
+            with torch.no_grad(), torch.autocast(self.ids.device.type, enabled=False):  # other modes would recompile it
                 self._block_masks[window] = create_block_mask(attends, None, None, n, n, self.ids.device, _compile=compiled)
         return self._block_masks[window]
 

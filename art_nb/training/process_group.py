@@ -30,7 +30,7 @@ class SingleProcess:
         return items
 
     def sum_in_place(self, tensors: list[torch.Tensor]) -> None:
-        """Replace each tensor by its sum over all processes, which pass equal shapes. Raises: PeerLost."""
+        """Replace each tensor with its sum over all processes, which pass equal shapes. Raises: PeerLost."""
 
     def minimum(self, values: list[float]) -> list[float]:
         """Return the minimum of each value over all processes. Raises: PeerLost."""
@@ -41,7 +41,7 @@ class ProcessGroup(SingleProcess):
     """Process number `rank` of `size`. The constructor blocks until all have joined.
 
     Rank 0 listens on host and port. Gloo listens on a port of its own in each process, at the address of its hostname: the
-    machines must reach each other there; close these ports to others.
+    machines must be able to reach each other there; block these ports for all others.
 
     join_timeout: seconds to wait for the others to join.
 
@@ -79,4 +79,4 @@ class ProcessGroup(SingleProcess):
         try:
             self._group.allreduce([tensor], options).wait()
         except RuntimeError as error:
-            raise PeerLost(f"another learner has died or does not answer: {error}") from error
+            raise PeerLost(f"another learner has died or does not respond: {error}") from error

@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from art_nb.types import MessageOrChoice, PolicyName, TrainConfig
 
 @dataclass
 class TokenSequence:
-    """T tokens; each list has a value per token. Where `trained` is False the values after it are 0.
+    """T tokens; each list has a value per token. Where `trained` is False the fields below it are 0.
 
     trained: whether the token was sampled and is trained. logprobs: log-probability under the sampler, NaN if unknown.
     off_policy: whether a policy other than the one in training sampled it; its ratio is then to that policy.
@@ -47,7 +47,7 @@ class TokenSequence:
 
 @dataclass(frozen=True)
 class ChoiceFilter:
-    """Which choices are trained: those of the policy's model, those of an unknown sampler and, if wanted, all others.
+    """Selects the choices to train on: those of the policy's model or of an unknown sampler and, if requested, all others.
 
     policy: "name@step" of the policy in training; None: every choice is its own. other_policies: train all choices.
     """
@@ -72,17 +72,17 @@ class ChoiceFilter:
 
 
 def build_sequences(
-    groups: list[TrajectoryGroup], tokenizer, config: TrainConfig, policy: str | None = None
+    groups: list[TrajectoryGroup], tokenizer, config: TrainConfig, policy: str | None = None, context: int | None = None
 ) -> tuple[list[TokenSequence], dict[str, float]]:
     """Return the sequences to train on, and counts: groups, groups_without_signal and, if any, trajectories_of_others.
 
     policy: "name@step" of the policy in training. Sets `token_advantages` on each choice of this policy. A group whose
-    advantages are all zero carries no signal: it is trained on only with a KL penalty.
+    advantages are all zero carries no signal: it is trained on only with a KL penalty. context: the model's, in tokens.
 
     Raises: ValueError: there is no trajectory, or none of this model; a reward is not finite; turn rewards do not fit the
-        turns; a trajectory has no trainable token. Groups and trajectories are counted from 0.
+        turns; a trajectory has no trainable token, or exceeds `context`. Groups and trajectories are counted from 0.
     """
-    check_rewards(groups)
+    check_groups(groups)
     choice_filter = ChoiceFilter(policy, config.other_policies)
     rejected = [trajectory for group in groups for trajectory in group if choice_filter.rejects_all(trajectory)]
     if len(rejected) == sum(map(len, groups)):
@@ -104,9 +104,10 @@ def build_sequences(
             built = _trajectory_sequences(trajectory, prompts, advantages[g][t], choice_filter)
             if not any(any(s.trained) for s in built):
                 raise ValueError(
-                    f"group {g}, trajectory {t} has no trainable token: it holds no Choice. Append the completion's "
+                    f"group {g}, trajectory {t} has no trainable token: it contains no Choice. Append the completion's "
                     "`choices[0]` to messages_and_choices, not a message dict."
                 )
+            _check_length(built, context, f"group {g}, trajectory {t}")
             if signal or config.kl_penalty_coef > 0:
                 sequences += built
     counts: dict[str, float] = {"groups": len(groups), "groups_without_signal": without_signal}
@@ -117,7 +118,7 @@ def build_sequences(
 def strongest(sequences: list[TokenSequence], share: float) -> list[TokenSequence]:
     """Return this share of the sequences, at least one: those with the largest absolute advantages, in their order.
 
-    A sequence of several turns is ranked by its largest advantage.
+    A sequence of several turns is ranked by its largest absolute advantage.
     """
     if share == 1 or not sequences:
         return sequences
@@ -126,18 +127,22 @@ def strongest(sequences: list[TokenSequence], share: float) -> list[TokenSequenc
     return [sequences[i] for i in sorted(first)]
 
 
-def check_rewards(groups: list[TrajectoryGroup]) -> None:
-    """Raises: ValueError when there is no trajectory, or a reward is not a finite number."""
+def check_groups(groups: list[TrajectoryGroup]) -> None:
+    """Raises: ValueError when there is no trajectory, a reward is not a finite number, or a message has no role."""
     if not any(len(group) for group in groups):
         failed = [e for group in groups for e in group.exceptions]
         first = f"; the first of {len(failed)} errors: {failed[0].type}: {failed[0].message}" if failed else ""
-        raise ValueError(f"there is nothing to train on: {len(groups)} groups hold no trajectory{first}")
+        raise ValueError(f"there is nothing to train on: {len(groups)} groups contain no trajectory{first}")
     for g, group in enumerate(groups):
         for t, trajectory in enumerate(group):
             rewards = [("reward", trajectory.reward)]
             rewards += [(f"turn_rewards[{i}]", r) for i, r in enumerate(trajectory.turn_rewards or [])]
+            for i, item in enumerate(trajectory.messages_and_choices):
+                if not isinstance(item, Choice) and not (isinstance(item, Mapping) and isinstance(item.get("role"), str)):
+                    expected = 'expected a dict like {"role": "user", "content": ...} or a Choice'
+                    raise ValueError(f"group {g}, trajectory {t}: messages_and_choices[{i}] is {item!r:.60}: {expected}")
             for name, reward in rewards:
-                if not math.isfinite(as_float(reward)):
+                if not hasattr(reward, "__float__") or not math.isfinite(as_float(reward)):
                     raise ValueError(f"group {g}, trajectory {t}: {name} is {reward!s:.40}, not a finite number")
 
 
@@ -152,7 +157,7 @@ def compute_advantages(
 ) -> list[list[list[float]]]:
     """Return advantages[group][trajectory][choice]: by turn in groups with turn rewards, else one per trajectory.
 
-    excluded: trajectories that do not count for the baseline; their advantages are 0.
+    excluded: trajectories to leave out of the baseline; their advantages are 0.
 
     Raises: ValueError when a trajectory of a group with turn rewards does not have one for each choice.
     """
@@ -233,13 +238,17 @@ def demonstration_sequences(
             sequences += current
         if not sequences:
             raise ValueError(f"trajectory {number} has nothing to train on: no assistant message follows another message")
-        longest = max(len(sequence.ids) for sequence in sequences)
-        if context is not None and longest > context:
-            raise ValueError(f"trajectory {number} has {longest} tokens, the model's context has {context}: shorten it")
+        _check_length(sequences, context, f"trajectory {number}")
         built.append(sequences)
     if not built:
         raise ValueError("there is nothing to train on: expected at least one trajectory")
     return built
+
+
+def _check_length(sequences: list[TokenSequence], context: int | None, name: str) -> None:
+    longest = max(len(sequence.ids) for sequence in sequences)
+    if context is not None and longest > context:
+        raise ValueError(f"{name} has {longest} tokens, the model's context has {context}: shorten it")
 
 
 def add_turn(

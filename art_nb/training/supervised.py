@@ -14,7 +14,7 @@ import torch
 
 from art_nb.training.policy import SMALL_MODEL, Policy, SFTTrainer, default_learning_rate
 from art_nb.training.sequences import TokenSequence
-from art_nb.training.trainer import Report, SequenceTrainer, summarize_updates, trl_settings, warn_of_ignored
+from art_nb.training.trainer import Report, SequenceTrainer, check_options, summarize_updates, trl_settings
 from art_nb.types import TrainSFTConfig
 
 # After policy, which disables TRL's telemetry and imports the trainer before Unsloth can replace it.
@@ -43,7 +43,7 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
             raise ValueError("sft: label_smoothing_factor needs all logits, which TRL does not compute here: leave it out")
         # No dataset is prepared or loaded; these values only have to pass TRL's checks.
         fixed = {"max_length": None, "packing": False, "dataset_kwargs": {"skip_prepare_dataset": True}}
-        warn_of_ignored(sft or {}, {*fixed, "learning_rate"}, stacklevel=4)
+        check_options(sft or {}, SFTConfig, {*fixed, "learning_rate"}, stacklevel=4)
         super().__init__(
             policy,
             tokens_per_micro_batch,

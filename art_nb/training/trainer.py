@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy
 import torch
+from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch.utils.checkpoint import checkpoint
 
 from art_nb.training.fused_lora import fused_lora
@@ -25,6 +26,7 @@ from art_nb.training.sequences import TokenSequence
 
 Report = Callable[[str], None]  # called with a text that names what is being computed
 SCHEDULE = {"num_train_epochs", "max_steps", "warmup_steps", "warmup_ratio", "lr_scheduler_type", "lr_scheduler_kwargs"}
+NOT_NEGATIVE = {"epsilon", "epsilon_high", "max_grad_norm", "temperature", "weight_decay"}
 NARROWED = ("self_attn.q_proj", "self_attn.o_proj", "mlp")  # modules of the last layer
 MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recomputed in the backward pass
 
@@ -83,8 +85,8 @@ class SequenceTrainer:
     ) -> list[dict]:
         """Return the micro-batches of this process, of at most `max_sequences` sequences each.
 
-        Added to each: "share", its part of all trained tokens, and "weight", by which its loss is multiplied so that the
-        losses of all micro-batches add up to that of the batch: its part of the tokens, or of the sequences.
+        Each has a "share", its fraction of all trained tokens, and a "weight", by which its loss is multiplied so that the
+        losses of all micro-batches add up to that of the batch: its fraction of the tokens, or of the sequences.
         """
         groups = split_sequences(sequences, self.tokens_per_micro_batch, max_sequences or len(sequences), self.as_tree)
         batches = [self.collate(group) for group in self.process_group.shard(groups)]
@@ -144,8 +146,8 @@ class SequenceTrainer:
     def update(self, batches: list[dict], learning_rate: float, heading: str, report: Report) -> dict[str, float]:
         """Take one optimizer step on the weighted sum of the micro-batches' losses.
 
-        report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and those of
-        `metric_names` that TRL computes, as means over the trained tokens.
+        report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and, as
+        means over the trained tokens, those of `metric_names` that TRL computes.
 
         Raises: FloatingPointError: loss or gradient is not finite; the step was not taken.
         """
@@ -195,12 +197,27 @@ class SequenceTrainer:
             self.optimizer.zero_grad(set_to_none=True)
             if scaler is not None:
                 scaler.update()
-            raise FloatingPointError(f"loss {loss}, gradient norm {norm}: the step was not taken")
+            raise FloatingPointError(f"loss {loss}, gradient norm {norm}: expected finite numbers; the step was not taken")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        if not all(parameter.isfinite().all() for parameter in trained):
+            raise FloatingPointError(f"weights are not finite after a step with learning rate {learning_rate:g}: lower it")
         return norm
+
+
+@contextmanager
+def accelerate_kept_on_error() -> Iterator[None]:
+    """Restore Accelerate's process-wide state if the block raises: a TRL trainer resets it before it checks its options."""
+    kept = [(each, dict(each._shared_state)) for each in (AcceleratorState, GradientState, PartialState)]
+    try:
+        yield
+    except BaseException:
+        for each, state in kept:
+            each._shared_state.clear()
+            each._shared_state.update(state)
+        raise
 
 
 def summarize_updates(
@@ -228,12 +245,20 @@ def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def warn_of_ignored(given: dict[str, Any], ignored: set[str], stacklevel: int) -> list[str]:
-    """Warn of the options in `given` that have no effect: those in `ignored`, and TRL's schedule. Returns their names."""
+def check_options(given: dict[str, Any], config: Any, ignored: set[str], stacklevel: int) -> list[str]:
+    """Warn about the options in `given` that have no effect: those in `ignored`, and TRL's schedule. Returns their names.
+
+    Raises: ValueError when `config`, a class of TRL's, lacks an option, or one is negative that TRL does not check.
+    """
+    if unknown := sorted(given.keys() - config.__dataclass_fields__.keys()):
+        raise ValueError(f"trl.{config.__name__} has no option {', '.join(unknown)}")
+    for name in NOT_NEGATIVE & given.keys():
+        if given[name] is not None and not (isinstance(given[name], int | float) and 0 <= given[name] < math.inf):
+            raise ValueError(f"{name} is {given[name]!r}: expected a number from 0")
     found = sorted(given.keys() & (ignored | SCHEDULE))
     if found:
         warnings.warn(
-            f"without effect here: {', '.join(found)} (batches and groups have any size; art.TrainConfig and "
+            f"these options have no effect here: {', '.join(found)} (batches and groups have any size; art.TrainConfig and "
             "art.TrainSFTConfig set updates, learning rate, KL penalty and the scale of rewards)",
             stacklevel=stacklevel,
         )

@@ -1,6 +1,6 @@
 """Trajectories, groups of trajectories, and their JSON form: the types that all packages share.
 
-Knows messages and rewards, and how to run the rollouts of a group. Knows nothing about models, tasks, training or files.
+Runs a group's rollouts with the package `rollouts`. Does not depend on models, tasks, training or files.
 """
 
 from art_nb.trajectories.group import PydanticException, TrajectoryGroup

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import pydantic
 
-from art_nb.metrics import costs_counted
+from art_nb.metrics import collect_costs
 from art_nb.rollouts.gathering import Gathering, current, in_order
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories.trajectory import MetadataValue, Trajectory
@@ -119,7 +119,7 @@ async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callab
 
     Raises: an exception that is not tolerated, CancelledError and KeyboardInterrupt.
     """
-    with gathering.running(), costs_counted() as costs:
+    with gathering.running(), collect_costs() as costs:
         started = time.monotonic()
         try:
             result = check(await awaitable)
@@ -134,11 +134,12 @@ async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callab
 
 
 def one_trajectory(result: Any) -> Trajectory:
-    """Return `result`. Raises: TypeError when it is not a Trajectory, or a metric is not a number."""
+    """Return `result`. Raises: TypeError when it is not a Trajectory, or its reward or a metric is not a number."""
     if not isinstance(result, Trajectory):
         raise TypeError(
             f"a rollout returned {type(result).__name__}, expected a Trajectory; does it end with `return trajectory`?"
         )
-    if wrong := [f"{name}={value!r:.40}" for name, value in result.metrics.items() if not hasattr(value, "__float__")]:
-        raise TypeError(f"a rollout's metrics have {', '.join(wrong)}: expected numbers; text goes into metadata or logs")
+    numbers = {"reward": result.reward, **result.metrics}
+    if wrong := [f"{name}={value!r:.40}" for name, value in numbers.items() if not hasattr(value, "__float__")]:
+        raise TypeError(f"a rollout's metrics contain {', '.join(wrong)}: expected numbers; put text in metadata or logs")
     return result

@@ -31,7 +31,7 @@ def auto_trajectory(*, required: bool = False) -> Trajectory | None:
     if trajectory is None and required:
         raise RuntimeError(
             "no trajectory is being recorded: await the function with `art.capture_auto_trajectory(function())`, "
-            "or call auto_trajectory() and expect None."
+            "or call auto_trajectory() and handle None."
         )
     return trajectory
 
@@ -108,7 +108,7 @@ def _plain(message: Any) -> Any:
 
 
 def _identity(message: Any) -> Any:
-    """Return what messages are compared by: for the assistant's, content and tool calls; for others, everything."""
+    """Return the key that messages are compared by: content and tool calls of the assistant's, else the whole message."""
     if message.get("role") != "assistant":
         return message
     calls = [(call.get("id"), _parsed_call(call.get("function"))) for call in message.get("tool_calls", ())]

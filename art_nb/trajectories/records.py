@@ -41,6 +41,7 @@ def encode(trajectory: Any, *, advantage: float | None, **place: Any) -> dict[st
     choices = trajectory.all_choices()
     rewards = _turn_rewards(trajectory, len(choices))
     turns, *more = [[_turn(item, rewards) for item in history.messages_and_choices] for history in trajectory.histories()]
+    metadata = {k: v.item() if hasattr(v, "item") else v for k, v in trajectory.metadata.items()}  # of numpy and torch
     advantages = [a for c in choices for a in getattr(c, "token_advantages", None) or []]
     if advantage is None and advantages:
         advantage = sum(advantages) / len(advantages)
@@ -49,7 +50,7 @@ def encode(trajectory: Any, *, advantage: float | None, **place: Any) -> dict[st
         "advantage": None if advantage is None else json_number(advantage),
         "reward": json_number(trajectory.reward),
         "metrics": {name: json_number(value) for name, value in trajectory.metrics.items()},
-        "metadata": {k: json_number(v) if isinstance(v, float) else v for k, v in trajectory.metadata.items()},
+        "metadata": {k: json_number(v) if isinstance(v, float) else v for k, v in metadata.items()},
         "logs": list(trajectory.logs),
         "turn_rewards": None if trajectory.turn_rewards is None else list(map(json_number, trajectory.turn_rewards)),
         "turns": turns,

@@ -43,7 +43,7 @@ class History(pydantic.BaseModel):
     _restore = pydantic.field_validator("messages_and_choices", mode="before")(_with_choices)
 
     def messages(self) -> Messages:
-        """Return the conversation as plain messages for an API or a chat template; no content is None."""
+        """Return the conversation as plain messages for an API or a chat template; content is never None."""
         return [_message(item) for item in self.messages_and_choices]
 
     def choices(self) -> list[Choice]:
@@ -57,13 +57,13 @@ class Trajectory(History):
     messages_and_choices: the conversation; append `completion.choices[0]` itself for turns to train on. Turns that another
         model sampled (see the choice's `policy`) are not trained on by default: see TrainConfig.other_policies.
     tools: offered to the model, in OpenAI's format.
-    additional_histories: further conversations of the rollout, for example of sub-agents, trained with it.
+    additional_histories: further conversations of the rollout, for example of sub-agents, also trained on.
     reward: of the whole trajectory; must be finite when it is trained on.
     turn_rewards: one per `Choice`, in order, `additional_histories` last; None: one reward for all.
     metrics: numbers to average and plot, and what the rollout used (see `usage`).
     metadata: values to filter by. logs: lines of text.
     initial_policy_version, final_policy_version: training step of the policy at the start and end.
-    rollout_span: start and end in seconds of `time.monotonic`, set when it is gathered; not serialised.
+    rollout_span: start and end in seconds of `time.monotonic`, set by the gather call; not serialised.
     """
 
     additional_histories: list[History] = []
@@ -132,7 +132,7 @@ class Trajectory(History):
 
 
 def _message(item: Any) -> Any:
-    """Return the message as a dict. Not by pydantic, which is slow: long conversations are converted every turn."""
+    """Return the message as a dict. Not with pydantic, which is slow: long conversations are converted every turn."""
     if not isinstance(item, Choice):
         return dict(item) if item.get("content") is not None else {**item, "content": ""}
     message: dict[str, Any] = {"role": "assistant", "content": item.message.content or ""}

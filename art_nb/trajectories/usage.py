@@ -4,7 +4,7 @@
     cost_usd             cost of its API calls, as reported to a `MetricsBuilder`, plus its own costs/... metrics
     judge_cost_usd, judge_tokens    its share of judging its group (`rewards.ruler_score_group`)
 
-Unknown numbers are absent. Seconds are not stored in the trajectory here, so that a resumed run writes equal files.
+Unknown numbers are absent. Seconds are not stored in the trajectory here, so that a resumed run writes identical files.
 """
 
 from collections.abc import Iterable

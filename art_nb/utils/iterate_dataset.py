@@ -34,7 +34,7 @@ def iterate_dataset(
     The order of epoch e is ART's: `random.Random(e)` shuffles the indices. The global generator is not used.
     """
     if groups_per_step < 1:
-        raise ValueError(f"iterate_dataset: groups_per_step is {groups_per_step}; give 1 or more.")
+        raise ValueError(f"iterate_dataset: groups_per_step is {groups_per_step}; expected 1 or more.")
     per_epoch = math.ceil(len(dataset) / groups_per_step)
     total = per_epoch * num_epochs
     hidden = not (use_tqdm and total)

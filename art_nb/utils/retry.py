@@ -33,7 +33,7 @@ def retry(
     The decorated function raises the last attempt's exception.
     """
     if max_attempts < 1:
-        raise ValueError(f"retry: max_attempts is {max_attempts}; it counts the first call, so give 1 or more.")
+        raise ValueError(f"retry: max_attempts is {max_attempts}; expected 1 or more, as it counts the first call.")
     delays = [(attempt, delay * backoff_factor ** (attempt - 1)) for attempt in range(1, max_attempts)]
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:

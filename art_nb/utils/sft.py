@@ -1,6 +1,6 @@
 """ART's `art.utils.sft`: split demonstrations into calls of `model.train_sft`, with their learning rates.
 
-A .jsonl file holds one conversation per line: {"messages": [...], "tools": [...]}; "tools" may be absent.
+A .jsonl file contains one conversation per line: {"messages": [...], "tools": [...]}; "tools" may be absent.
 """
 
 import json
@@ -68,14 +68,14 @@ def create_sft_dataset_iterator(
         batch_size: trajectories per optimizer step.
         peak_lr, schedule_type, warmup_ratio: of a schedule over all epochs; warmup_ratio is a share of its steps.
         shuffle, seed: the order of epoch e is ART's: `random.Random(seed + e)` shuffles the trajectories.
-        initial_step: start with the chunk that contains this batch, counted over all epochs.
+        initial_step: start with chunk number `initial_step // chunk_size`, counted over all epochs.
         show_progress: show a progress bar.
 
     Raises: ValueError when chunk_size or batch_size is less than 1.
     """
     for name, given in {"chunk_size": chunk_size, "batch_size": batch_size}.items():
         if given < 1:
-            raise ValueError(f"{name} is {given}: give 1 or more")
+            raise ValueError(f"{name} is {given}: expected 1 or more")
     per_epoch = math.ceil(len(trajectories) / batch_size)
     starts = range(0, per_epoch, chunk_size)
     rates = create_lr_schedule(per_epoch * epochs, peak_lr, schedule_type, int(per_epoch * epochs * warmup_ratio))
@@ -105,7 +105,7 @@ def iterate_file(
 
     initial_skip: conversations to skip at the start.
 
-    Raises: ValueError when the file's extension is not .jsonl, or a line (its number is given) holds no conversation.
+    Raises: ValueError when the file's extension is not .jsonl, or a line (its number is given) contains no conversation.
     """
 
     def shuffled() -> Iterator[Trajectory]:
@@ -155,7 +155,7 @@ async def train_sft_from_file(
 
 
 def resolve_sft_batch_size(*, batch_size: int | Literal["auto"], default_batch_size: int) -> int:
-    """Replace "auto" by the default."""
+    """Replace "auto" with the default."""
     return default_batch_size if batch_size == "auto" else batch_size
 
 

@@ -1,6 +1,6 @@
 """Live views in a notebook: training, trajectories, groups, servers.
 
-Knows trajectory records and the browser. Knows nothing about tasks, models or backends.
+Depends on trajectory records and the browser, not on tasks, models or backends.
 """
 
 from .group_view import GroupView

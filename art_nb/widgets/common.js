@@ -85,7 +85,7 @@ function linePath(points) {
 const pixel = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
 pixel.canvas.width = pixel.canvas.height = 1;
 
-/** [red, green, blue, alpha], 0 to 255, of any CSS colour, also of oklch() and color(). */
+/** [red, green, blue, alpha], 0 to 255, of any CSS colour, including oklch() and color(). */
 function rgba(colour) {
   pixel.clearRect(0, 0, 1, 1);
   pixel.fillStyle = colour;
@@ -102,7 +102,7 @@ function themeBehind(node) {
   return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
 }
 
-/** Append a widget's root to el. `redraw` runs when the root has a width, and when that changes; a theme is a matter of CSS. */
+/** Append a widget's root to el. `redraw` runs when the root has a width, and when that changes; CSS handles themes. */
 function mount(el, name, redraw) {
   // The attribute stops JupyterLab from handling the arrow keys.
   const root = h("div", { class: `art-nb an-${name}`, "data-lm-suppress-shortcuts": "true" });

@@ -87,8 +87,8 @@ function render({ model, el }) {
     for (const member of chart.querySelectorAll(".an-member")) member.classList.toggle("an-on", Number(member.dataset.i) === hovered);
     if (byKey) chart.querySelector(".an-on")?.scrollIntoView({ block: "nearest" });
     if (hovered == null) {
-      detail.textContent = "Dots: rewards; line and band: mean ± one standard deviation. Bars: advantages: how much more (right) or " +
-        "less likely (left) training makes each trajectory's tokens.";
+      detail.textContent = "Dots: rewards; line and band: mean ± one standard deviation. Bars: advantages. Training makes " +
+        "a trajectory's tokens more (right) or less likely (left), in proportion to its advantage.";
       return;
     }
     const [reward, advantage] = [group.rewards[hovered], group.advantages[hovered]];

@@ -114,7 +114,7 @@ class TrainingView(View):
         self.message = text
 
     def finish(self) -> None:
-        """Stop the clock and draw the static picture, which the end of a cell, or an error in it, also does."""
+        """Stop the clock and draw the static picture. Called automatically when the cell ends, also with an error."""
         self.finished, self._started = True, None
         self.refresh_still()
 

@@ -2,7 +2,7 @@
 // own pane, if a `TaskPane` defines one (`taskPane`).
 
 const ROW = 30;
-const rank = (row) => row.reward ?? -Infinity;  // a reward that is no number is the worst
+const rank = (row) => row.reward ?? -Infinity;  // a reward that is not a number ranks last
 const compare = (a, b) => (a > b) - (a < b);
 const SORTS = {
   gathered: ["as gathered", (a, b) => a.i - b.i],

@@ -39,7 +39,7 @@ class TaskPane:
 
 
 class TrajectoryViewer(View):
-    """Shows a trajectory by step and group; lists are sorted and filtered by reward or kind; tokens can be coloured.
+    """Shows a trajectory by step and group; the list can be sorted and filtered, and tokens coloured.
 
     A subclass may set `task_pane`.
 
@@ -175,7 +175,7 @@ def _largest_advantage(record: dict) -> float:
 
 
 def _rank(row: dict) -> float:
-    """The reward, to sort by; one that is not a finite number is the worst."""
+    """Return the reward as a sort key; one that is not a finite number ranks last."""
     return -math.inf if row["reward"] is None else row["reward"]
 
 

@@ -1,4 +1,4 @@
-"""`View`, the base class of all widgets: a live widget with a static picture for when no kernel runs.
+"""`View`, the base class of all widgets: a live widget with a static picture for use without a kernel.
 
 JupyterLab saves a widget's model id but not its state, so after a restart it displays "model not found". A view is therefore
 displayed as three outputs of one cell:

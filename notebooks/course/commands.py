@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import os
 import subprocess
 import sys
@@ -116,3 +117,19 @@ COMMANDS: dict[str, Callable[..., int]] = {
     "address": address,
     "setup-cell": setup_cell,
 }
+
+
+def run(name: str, *options: str) -> int:
+    """Run the command of that name; return its exit code. Expected errors become one line on stderr."""
+    command = COMMANDS[name]
+    if options in (("--help",), ("-h",)):
+        print(f"art-nb {name}: {inspect.getdoc(command)}")
+        return 0
+    if options and not inspect.signature(command).parameters:
+        print(f"art-nb {name} takes no options; given: {' '.join(options)}", file=sys.stderr)
+        return 2
+    try:
+        return command(*options)
+    except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
+        print(f"art-nb {name}: {error}", file=sys.stderr)
+        return 1

@@ -76,35 +76,34 @@ def test_stock_engines_give_the_same_answers(run_folder, tmp_path, form, capsys)
 
 def test_an_adapter_loads_in_unsloth_and_in_trl(run_folder, tmp_path):
     """vLLM, not installed here, reads the same two files with these tensor names (docs.vllm.ai, LoRA adapters)."""
-    export_checkpoint(find_checkpoint("p/m", run_folder[0]), "adapter", tmp_path / "out")
-    held = load_file(tmp_path / "out/adapter_model.safetensors")
-    assert all(name.startswith("base_model.model.model.layers.") and name.endswith((".lora_A.weight", ".lora_B.weight")) for name in held)
-    code = """
-import sys
-from trl import GRPOConfig, GRPOTrainer
-from art_nb.training.policy import load_policy
-if sys.argv[2] == "unsloth":
-    import art_nb.training.policy as policy
-    policy._import_unsloth()
-    from unsloth import FastLanguageModel
-    model, _ = FastLanguageModel.from_pretrained(sys.argv[1], load_in_4bit=False)
-else:
     from datasets import Dataset
     from peft import AutoPeftModelForCausalLM
-    model = AutoPeftModelForCausalLM.from_pretrained(sys.argv[1], is_trainable=True)
-    config = GRPOConfig(output_dir=sys.argv[3], report_to="none", use_cpu=True, num_generations=2, per_device_train_batch_size=2)
+    from trl import GRPOConfig, GRPOTrainer
+
+    export_checkpoint(find_checkpoint("p/m", run_folder[0]), "adapter", tmp_path / "out")
+    held = load_file(tmp_path / "out/adapter_model.safetensors")
+    assert held and all(name.startswith("base_model.model.model.layers.") and name.endswith((".lora_A.weight", ".lora_B.weight")) for name in held)
+    model = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out", is_trainable=True)
+    config = GRPOConfig(output_dir=str(tmp_path / "trl"), report_to="none", use_cpu=True, num_generations=2, per_device_train_batch_size=2)
     data = Dataset.from_dict({"prompt": ["a"]})
     model = GRPOTrainer(model, reward_funcs=lambda completions, **_: [0.0] * len(completions), args=config, train_dataset=data).model
-named = {name.replace(".default", ""): p for name, p in model.named_parameters()}
+    named = {name.replace(".default", ""): p for name, p in model.named_parameters()}
+    assert all(torch.equal(named[name], tensor) for name, tensor in held.items())
+    code = """
+import sys
+import art_nb.training.policy as policy
+policy._import_unsloth()
 from safetensors.torch import load_file
+from unsloth import FastLanguageModel
+model, _ = FastLanguageModel.from_pretrained(sys.argv[1], load_in_4bit=False)
+named = {name.replace(".default", ""): p for name, p in model.named_parameters()}
 held = load_file(sys.argv[1] + "/adapter_model.safetensors")
 assert held and all((named[name] == tensor).all() for name, tensor in held.items())
 print("LOADED")
 """
-    for engine in ("unsloth", "trl"):
-        arguments = [sys.executable, "-c", code, str(tmp_path / "out"), engine, str(tmp_path / engine)]
-        ran = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path)
-        assert "LOADED" in ran.stdout, (engine, ran.stderr[-2000:])
+    # In a process of its own, because Unsloth patches transformers and TRL.
+    ran = subprocess.run([sys.executable, "-c", code, str(tmp_path / "out")], capture_output=True, text=True, cwd=tmp_path)
+    assert "LOADED" in ran.stdout, ran.stderr[-2000:]
 
 
 @pytest.fixture(scope="module")
@@ -206,12 +205,3 @@ def test_the_model_card_contains_logged_results_and_no_path(run_folder, tmp_path
     assert "| val | reward | 0.625 | 16 |" in card and "won  b" in card and "0.125" not in card and "time/x" not in card
     assert "base_model: someone/small" in card and "16 trajectories" in card and "50 of 50" in card and str(tmp_path) not in card
     assert json.loads((tmp_path / "out/adapter_config.json").read_text())["base_model_name_or_path"] == "someone/small"
-
-
-def test_conversations_from_a_file(run_folder, tmp_path, capsys):
-    bad = tmp_path / "bad.jsonl"
-    bad.write_text('[{"role": "user", "content": "hello"}]\n{"role": "user"}\n')
-    command = ["export", "m", str(tmp_path / "out"), "--path", str(run_folder[0]), "--conversations", str(bad)]
-    assert main(command) == 1 and "line 2: expected a list of messages" in capsys.readouterr().err
-    bad.write_text('[{"role": "user", "content": "hello"}]\n')
-    assert main(command) == 0 and "merged is in" in capsys.readouterr().out

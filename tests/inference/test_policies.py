@@ -665,26 +665,22 @@ def test_a_fork_without_the_optimizer_starts_with_new_moments(base, path):
     assert adapter(path, 2, "n") == adapter(path, 2, "m") and steps == {1.0}
 
 
-def test_fork_from_the_best_checkpoint_by_a_metric(base, path):
+def test_fork_from_an_earlier_checkpoint(base, path):
     async def main():
         model = await registered(base, path)
-        for step, reward in ((0, 0.9), (1, 0.5), (2, 0.1)):
-            await model.log(metrics={"won": reward}, step=step)
         await model.backend()._delete_checkpoint_files(model, [1])
-        best = await forked(base, path, best_metric="val/won")
-        assert await best.get_step() == 1 and adapter(path, 1, "n") == adapter(path, 1, "m")
+        earlier = await forked(base, path, not_after_step=1)
+        assert await earlier.get_step() == 1 and adapter(path, 1, "n") == adapter(path, 1, "m")
         for name, options, error, message in [
-            ("x", {"not_after_step": 0}, ValueError, r"not_after_step is 0: the model has checkpoints of steps \[1, 2\] only"),
-            ("x", {"best_metric": "val/lost"}, ValueError, "'val/lost': it was not logged for any"),
-            ("x", {"best_metric": "lost"}, ValueError, "split/name"),
+            ("x", {"not_after_step": 0}, ValueError, r"not_after_step is 0: the model only has checkpoints of steps \[1, 2\]"),
             ("x", {"from_project": "q"}, FileNotFoundError, "no checkpoint in .*q/models/m/checkpoints"),
             ("x", {"from_s3_bucket": "b"}, ValueError, "S3 is not supported"),
-            ("n", {"not_after_step": 2}, ValueError, "model 'n' is at step 1 already: fork into a model of another name"),
+            ("n", {"not_after_step": 2}, ValueError, "model 'n' is already at step 1: fork into a model with another name"),
         ]:
             with pytest.raises(error, match=message):
                 await forked(base, path, name, **options)
         assert not (path / "p/models/x").exists()
-        again = await forked(base, path, best_metric="val/won", early=True)  # the notebook is run again
+        again = await forked(base, path, not_after_step=1, early=True)  # the notebook is run again
         assert await again.get_step() == 1
 
     asyncio.run(main())

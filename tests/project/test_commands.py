@@ -3,6 +3,7 @@
 import pytest
 
 from art_nb import __main__
+from course import commands
 
 
 def fails() -> int:
@@ -20,7 +21,7 @@ def takes(*options: str) -> int:
     (["fails"], 1, "art-nb fails: this was wrong"), (["takes", "--help"], 0, "art-nb takes: take options"), (["takes", "x"], 1, ""), (["--help"], 0, "usage: art-nb COMMAND"), ([], 2, "usage: art-nb COMMAND"),
 ])  # fmt: skip
 def test_the_reason_comes_first(monkeypatch, capsys, arguments, code, words):
-    monkeypatch.setattr(__main__, "commands", lambda: {"fails": fails, "takes": takes})
+    monkeypatch.setattr(commands, "COMMANDS", {"fails": fails, "takes": takes})
     assert __main__.main(arguments) == code
     out, err = capsys.readouterr()
     assert (out + err).startswith(words)

@@ -218,7 +218,7 @@ def test_rewards_that_are_not_finite_are_refused(tokenizer, value):
 
 
 def test_an_empty_batch_is_refused_and_says_what_the_rollouts_raised(tokenizer):
-    with pytest.raises(ValueError, match="nothing to train on: 0 groups hold no trajectory$"):
+    with pytest.raises(ValueError, match="nothing to train on: 0 groups contain no trajectory$"):
         build([], tokenizer)
     with pytest.raises(ValueError, match="2 groups .* the first of 3 errors: builtins.KeyError: 'board'"):
         build([[KeyError("board"), OSError("x")], [OSError("y")]], tokenizer)
@@ -226,7 +226,7 @@ def test_an_empty_batch_is_refused_and_says_what_the_rollouts_raised(tokenizer):
 
 def test_a_trajectory_without_a_choice_is_refused(tokenizer):
     without_choice = art.Trajectory(messages_and_choices=[user(), {"role": "assistant", "content": "left"}])
-    with pytest.raises(ValueError, match="group 1, trajectory 1 has no trainable token: it holds no Choice"):
+    with pytest.raises(ValueError, match="group 1, trajectory 1 has no trainable token: it contains no Choice"):
         build([[played(1.0), played(0.0)], [played(1.0), without_choice]], tokenizer)
 
 

@@ -13,7 +13,6 @@ import art_nb as art
 from art_nb.inference.client import InProcessClient
 from art_nb.inference.messages import normalize
 from art_nb.training.sequences import build_sequences
-from art_nb.utils.get_trajectory_messages import get_trajectory_messages
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -352,12 +351,3 @@ def test_yielded_trajectories_are_separate_and_required():
     art.yield_trajectory(art.Trajectory())  # no capture is active
     with pytest.raises(RuntimeError, match="yield_trajectory"):
         asyncio.run(art.capture_yielded_trajectory(talk("hello")))
-
-
-def test_get_trajectory_messages_has_arts_import_path():
-    trajectory = record(talk("one"))
-    assert get_trajectory_messages is art.utils.get_trajectory_messages
-    assert get_trajectory_messages(trajectory) == [
-        {"role": "user", "content": "one"},
-        {"role": "assistant", "content": "re: one"},
-    ]

@@ -390,7 +390,7 @@ def test_train_config_points_to_grpo_for_unknown_options():
 
 def test_train_config_with_arts_options():
     options = {"epsilon": 0.1, "scale_rewards": False, "logprob_calculation_chunk_size": 8}
-    with pytest.warns(UserWarning, match="without effect here: logprob_calculation_chunk_size"):
+    with pytest.warns(UserWarning, match="have no effect here: logprob_calculation_chunk_size"):
         config = art.TrainConfig(learning_rate=1e-4, grpo={"loss_type": "grpo"}).with_art_options(options)
     assert config.grpo == {"loss_type": "grpo", "epsilon": 0.1}
     assert (config.scale_rewards, config.learning_rate) == ("none", 1e-4)

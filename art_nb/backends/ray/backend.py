@@ -61,12 +61,12 @@ class ModelActors(RegisteredModel):
 class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
     """Trains and samples in Ray actors. A notebook that uses it in place of `LocalBackend()` runs unchanged.
 
-    With one sampler the tokens are identical to those in process. With several the random draws are identical, too; only
-    rounding differs, because requests are decoded in other batches. Ray restarts an actor that dies: its requests are sent
-    again, its training step starts again from the checkpoint, and nothing is counted twice.
+    With one sampler the tokens are identical to those in process. With several, the random draws are identical, too; only
+    rounding differs, because requests are batched differently. Ray restarts an actor that dies: its requests are sent again,
+    its training step starts again from the checkpoint, and nothing is counted twice. It refuses `stream=True`.
 
     Args:
-        address: that of a running Ray cluster, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
+        address: a running Ray cluster's, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
         samplers: number of samplers per model.
         learners: number of learners per model. Each takes a share of the batch; without dropout their gradient is that of
             a single learner.
@@ -173,14 +173,14 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return (await self._current(model)).names.step
 
     async def _ready(self, actors: list[Any]) -> list[Any]:
-        """Wait until all actors have started; return what `ready` of each returns. Warns when Ray lacks resources."""
+        """Wait until all actors have started; return the result of each `ready`. Warns when Ray lacks resources."""
         import ray
 
         waiting = asyncio.gather(*(actor.ready.remote() for actor in actors))
         while not (await asyncio.wait([waiting], timeout=START_WARNING))[0]:
             warnings.warn(
-                f"Ray has not started every actor within {START_WARNING:.0f} s. Each needs {self._sampler_options}, "
-                f"{self._learner_options} or {self._worker_options}; available are {ray.available_resources()}",
+                f"not every Ray actor is ready after {START_WARNING:.0f} s: wait, or start fewer actors. Each needs one of "
+                f"{self._sampler_options, self._learner_options, self._worker_options}; free: {ray.available_resources()}",
                 stacklevel=2,
             )
         try:

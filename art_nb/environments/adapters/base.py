@@ -17,10 +17,10 @@ RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 
 def extra(module: str, name: str) -> Any:
     """Import a package that an extra of art-nb installs. Raises: ImportError that names the extra."""
-    if sys.modules.get(module):  # without touching the filters of warnings: an environment is made for each rollout
+    if sys.modules.get(module):  # without touching the warning filters: an environment is made for each rollout
         return importlib.import_module(module)  # waits until another thread has imported it
     try:
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of others' code, at its first import
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of foreign code, at its first import
             return importlib.import_module(module)
     except ImportError as error:
         if error.name and error.name.partition(".")[0] != module.partition(".")[0]:
@@ -48,7 +48,7 @@ def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call"
 def _method(function: dict, call: str) -> Callable[..., Any]:
     name, parameters = function["name"], resolved(function.get("parameters") or {})
     if not name.isidentifier() or name.startswith("_") or name in RESERVED:
-        raise ValueError(f"a tool cannot be named {name!r} here: rename it, or leave it out")
+        raise ValueError(f"a tool cannot be named {name!r} (reserved, or not a public Python name): rename or omit it")
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
 
     def method(self: Any, **arguments: Any) -> Any:

@@ -26,21 +26,21 @@ def mcp_environment(
     reward: a function of an episode's calls; None: 0, for a judge such as RULER that scores trajectories.
     leave_out: tools that the model is not offered. options: of `mcp.Client`, such as `read_timeout_seconds`.
 
-    Raises: ImportError without the extra; ValueError for a tool that cannot be shown; what the connection raises.
+    Raises: ImportError without the extra; ValueError for an unsupported tool name or schema; what the connection raises.
     """
-    connect = Connecting(server, options)
+    connect = Connector(server, options)
     with ExitStack() as stack:
         tools = connect(stack)[2]
     shown = [tool for name, tool in tools.items() if name not in set(leave_out)]
     if any(tool["function"]["name"] == COMPLETE_TASK["function"]["name"] for tool in shown):
-        raise ValueError("the server has a tool complete_task, which this environment adds: put its name into leave_out")
+        raise ValueError("the server already has a tool complete_task, which this environment adds: put it into leave_out")
     made = with_tools(McpEnvironment, "McpEnvironment", [*shown, COMPLETE_TASK])
     # In a tuple, so that neither function becomes a method, which TRL would list as a tool.
     made._setup = (connect, tools, reward or (lambda calls: 0.0))  # type: ignore[attr-defined]
     return made
 
 
-class Connecting:
+class Connector:
     """Opens connections to one server."""
 
     def __init__(self, server: Any, options: dict[str, Any]):
@@ -70,7 +70,7 @@ def _schema(tool: Any) -> dict:
 class McpEnvironment(AbstractContextManager):
     """One episode at an MCP server, with a connection of its own. Made by `mcp_environment`."""
 
-    _setup: tuple[Connecting, dict[str, dict], Callable[[Calls], float]]
+    _setup: tuple[Connector, dict[str, dict], Callable[[Calls], float]]
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -83,7 +83,7 @@ class McpEnvironment(AbstractContextManager):
         connect, known, _ = self._setup
         self._portal, self._client, tools = connect(self._stack)
         if tools != known:
-            raise BrokenEnvironment("the server's tools are not those it listed before: call mcp_environment again")
+            raise BrokenEnvironment("the server's tools have changed since they were listed: call mcp_environment again")
         self._calls, self._errors, self._over = [], 0, False
         return "\n\n".join(filter(None, (self._client.instructions, task)))
 

@@ -1,4 +1,4 @@
-"""Any OpenEnv server, by its address, as an environment. Source: the package `openenv` 0.10."""
+"""Any OpenEnv server, given by its address, as an environment. Source: the package `openenv` 0.10."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def openenv_environment(
 ) -> type[OpenEnvEnvironment]:
     """Return an environment class for a running server; each episode has a session of its own there.
 
-    The tools of a server that acts by MCP tools (`CallToolAction`) are used as they are. Any other has one tool, `step`,
+    The tools of a server that acts through MCP tools (`CallToolAction`) are used as they are. Any other gets one, `step`,
     with the parameters of its action schema.
 
     url: http:// or https://. describe: returns an observation, a dict, as text; default: its only field if text, else JSON.

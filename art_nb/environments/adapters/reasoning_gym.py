@@ -22,7 +22,7 @@ def last_line(text: str) -> str | None:
 
 
 def tag(text: str) -> str | None:
-    """Return what the last <answer>...</answer> encloses."""
+    """Return the text in the last <answer>...</answer>."""
     found = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
     return found[-1].strip() if found else None
 
@@ -40,7 +40,7 @@ class ReasoningGymEnvironment:
 
     dataset: its name, such as "chain_sum". parser: how the answer is found in the text: "last_number", "last_line", "tag",
         "whole", or a function that returns it, or None if there is none; the whole text is then scored.
-    instruction: what follows the question; by default it asks for what the parser expects.
+    instruction: text after the question; by default it asks for the format that the parser expects.
     size: items of a split, which `reset` counts from 0. config: of the dataset.
 
     The splits train, val and test start at different seeds; `item` is reasoning-gym's item, the same on every machine.

@@ -30,7 +30,7 @@ def random_player(seed: int = 0) -> Player:
         listed = _LISTED.findall(str(messages[-1]["content"]))
         moves = re.findall(r"\[[^\]]+\]", listed[-1]) if listed else []
         if not moves:
-            raise BrokenEnvironment("this game lists no moves to choose from: give an `opponent`, a function")
+            raise BrokenEnvironment("this game lists no moves to choose from: pass a function as `opponent`")
         return rng.choice(moves)
 
     return play
@@ -54,26 +54,26 @@ def model_player(client: Any, model: str, **request: Any) -> Player:
 class TextArenaEnvironment:
     """One game. The model moves with the tool `act`, or in text.
 
-    game: an id such as "TicTacToe-v0". opponent: of the second player; None: `random_player`. players: 1 or 2.
+    game: an id such as "TicTacToe-v0". opponent: the second player; None: `random_player`. players: 1 or 2.
     options: of `textarena.make`.
 
     The reward is TextArena's, by default 1 for a win, 0 for a draw and -1 for a loss; 0 while the game runs.
     TextArena draws from Python's global generator, which has a state of its own for each game while TextArena's code runs.
-    Raises: ImportError without the extra; ValueError for more than two players.
+    Raises: ImportError without the extra; ValueError for other numbers of players.
     """
 
     plain_tool = "act"
 
     def __init__(self, game: str, *, opponent: Player | None = None, players: int = 2, **options: Any):
         if players not in (1, 2):
-            raise ValueError(f"players is {players}: games with one player, or with two and an opponent, can be played here")
+            raise ValueError(f"players is {players}: expected 1, or 2 for a game against an opponent")
         self._arena, self._game, self._players, self._options = extra("textarena", "textarena"), game, players, options
         self._given, self._me = opponent, 0
         self._seen: Messages = []
         self._result: tuple[dict, dict] | None = None
 
     def reset(self, seed: int = 0, player: int = 0, **row: Any) -> str:
-        """Start the game of this seed as player 0 or 1. Returns the rules and what is seen; other columns are ignored."""
+        """Start the game of this seed as player 0 or 1. Returns the rules and first observation; ignores other columns."""
         if not 0 <= player < self._players:
             raise ValueError(f"player is {player}: expected 0 to {self._players - 1}")
         self._me, self._result, self._turns, self._seen = player, None, 0, []

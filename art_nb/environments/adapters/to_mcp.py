@@ -13,7 +13,7 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
     """Return an `mcp.server.Server` with the tools of an environment; its instructions are what `reset(**row)` returns.
 
     Run it with `mcp.server.stdio.stdio_server`, or mount it as a web application; the reward is the environment's own
-    `get_reward()`. A call that is malformed or raises is answered as an error, which the client's model reads.
+    `get_reward()`. A call that is malformed or raises is answered with an error, which the client's model reads.
 
     Raises: ImportError without the extra; what `reset` raises.
     """

@@ -15,14 +15,14 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
 
     Clients list the tools and call them with OpenEnv's `ListToolsAction` and `CallToolAction`. The return value of `reset`
     or of a tool is the observation's `result`; a step's reward is the change of the environment's `progress`, and the last
-    step's makes the sum equal to the environment's reward. The metrics are in the last observation's metadata.
+    step's reward makes the sum equal to the environment's. The metrics are in the last observation's metadata.
 
     sessions: maximum number of concurrent sessions. Raises: ImportError without the package.
     """
     server, types = extra("openenv.core.env_server", "openenv"), extra("openenv.core.env_server.mcp_types", "openenv")
     base, state = extra("openenv.core.env_server.interfaces", "openenv").Environment, server.types.State
 
-    class Served(base):  # type: ignore[valid-type, misc]
+    class Session(base):  # type: ignore[valid-type, misc]
         """A session: one environment, reset whenever the client requests it."""
 
         SUPPORTS_CONCURRENT_SESSIONS = True
@@ -70,4 +70,4 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
     def _listed(tool: dict) -> Any:
         return types.Tool(name=tool["name"], description=tool["description"], input_schema=tool["parameters"])
 
-    return server.create_app(Served, types.CallToolAction, types.CallToolObservation, max_concurrent_envs=sessions)
+    return server.create_app(Session, types.CallToolAction, types.CallToolObservation, max_concurrent_envs=sessions)

@@ -12,7 +12,7 @@
     if __name__ == "__main__":
         EmailTools.run()
 
-They are classes of a module because verifiers starts the tools in a process of their own, as `python -m` this module.
+They are module-level classes because verifiers starts the tools in their own process, with `python -m` this module.
 Importing the adapter needs the package.
 """
 
@@ -90,7 +90,7 @@ class EnvironmentTask(vf.Task[EnvironmentData]):
 
 
 class EnvironmentTaskset:
-    """Tasks made from rows. A subclass also derives from `vf.Taskset` of its task, and has the `rows`."""
+    """Tasks made from rows. A subclass also derives from `vf.Taskset` of its task, and defines `rows`."""
 
     rows: ClassVar[Iterable[dict[str, Any]]]
 

@@ -1,4 +1,4 @@
-"""A taskset of verifiers, by the name of its module. Source: the package `verifiers` 0.4 (`verifiers.v1`)."""
+"""A taskset of verifiers, given by the name of its module. Source: the package `verifiers` 0.4 (`verifiers.v1`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from art_nb.environments.adapters.base import awaited, extra, with_tools
-from art_nb.environments.adapters.mcp import Connecting
+from art_nb.environments.adapters.mcp import Connector
 
 
 def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironment]:
@@ -19,8 +19,8 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     The model ends a task with an answer without a call, or by calling `answer`. taskset: its module, as for verifiers' own
     commands. config: fields of its config.
 
-    Raises: ImportError without the package; ValueError for what needs more than a conversation: a container, a runtime, a
-    user who opens the conversation, tools that share state with the task, stops on requests or responses.
+    Stops on requests or responses are not supported: they are called with the trace. Raises: ImportError without the
+    package; ValueError for tasks that need a container or a runtime, and tools that share state with the task.
     """
     vf, loaders = extra("verifiers.v1", "verifiers"), extra("verifiers.v1.utils.loaders", "verifiers")
     kind = loaders.taskset_class(taskset)
@@ -58,13 +58,13 @@ def _prefixed(tool: dict, prefix: str) -> dict:
     return {"type": "function", "function": tool["function"] | {"name": prefix + tool["function"]["name"]}}
 
 
-def _connections(toolsets: list[Any]) -> list[tuple[str, Connecting]]:
+def _connections(toolsets: list[Any]) -> list[tuple[str, Connector]]:
     def server(toolset: Any) -> Any:
         made = extra("mcp.server.mcpserver", "mcp").MCPServer(type(toolset).__name__)
         toolset.register(made)
         return made
 
-    return [(_prefix(each), Connecting(partial(server, each), {})) for each in toolsets]
+    return [(_prefix(each), Connector(partial(server, each), {})) for each in toolsets]
 
 
 class VerifiersEnvironment(AbstractContextManager):

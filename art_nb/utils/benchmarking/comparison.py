@@ -8,7 +8,7 @@ from art_nb.utils.benchmarking.types import BenchmarkModelKey
 if TYPE_CHECKING:
     import pandas
 
-Z = 1.96  # standard errors on each side of a mean that hold 95% of a normal distribution
+Z = 1.96  # standard errors on each side of the mean that cover 95% of a normal distribution
 
 
 def comparison_table(
@@ -39,7 +39,7 @@ def comparison_table(
         keys = [key if isinstance(key, BenchmarkModelKey) else BenchmarkModelKey(key) for key in models]
         order = [str(key) for key in keys]
         if len(set(order)) < len(order):
-            raise ValueError(f"models {order}: give each BenchmarkModelKey its own display_name")
+            raise ValueError(f"models {order} repeat a name: give each BenchmarkModelKey its own display_name")
         parts = [rows[(rows["model"] == key.name) & (rows["split"] == key.split)].assign(model=str(key)) for key in keys]
         if missing := [f"{key.name!r} ({key.split})" for key, part in zip(keys, parts, strict=True) if part.empty]:
             raise ValueError(f"no trajectories of {', '.join(missing)} with {metric_name!r} were logged")

@@ -14,7 +14,7 @@ async def load_trajectories(
 ) -> "pandas.DataFrame":
     """Return one row per trajectory: model, split, step, group_number, reward, messages, logs, metric_* and metadata_*.
 
-    It is a pandas DataFrame (ART's is of polars). metric_reward repeats the reward.
+    Returns a pandas DataFrame (ART: a polars one). metric_reward repeats the reward.
 
     Args:
         models: names; None: all of the project.

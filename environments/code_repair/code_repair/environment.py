@@ -82,7 +82,7 @@ class Repair(ToolEpisode):
         return super().trajectory(problem=problem.id, family=problem.family, bug=bug.kind if bug else "", **metadata)
 
     def touches_bug(self, file: str, first: int, last: int, old: list[str], new: list[str]) -> bool:
-        """Return whether replacing the lines `first` to `last`, which are `old`, by `new` changes a line with the bug."""
+        """Return whether replacing the lines `first` to `last`, which are `old`, with `new` changes a line with the bug."""
         bug = self.problem.bug
         if bug is None or file != bug.file:
             return False
@@ -338,8 +338,14 @@ class CodeRepairEnvironment(ToolEnvironment, episode=CodeRepair):
         self.reset(next(iter(self._problems)))
 
     def reset(self, problem: str = "", **row: Any) -> str:
-        """Start the repair of this problem. Returns its first message; other columns are ignored."""
-        self.episode = CodeRepair(self._problems[problem or next(iter(self._problems))], **self._options)
+        """Start the repair of this problem, by default the first. Returns its first message.
+
+        Other columns are ignored. Raises: ValueError for an unknown problem.
+        """
+        problem = problem or next(iter(self._problems))
+        if problem not in self._problems:
+            raise ValueError(f"problem is {problem!r}: expected the id of one of this environment's problems")
+        self.episode = CodeRepair(self._problems[problem], **self._options)
         return self.episode.first_message()
 
 

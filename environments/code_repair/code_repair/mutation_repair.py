@@ -162,13 +162,19 @@ class MutationRepairEnvironment(ToolEnvironment, episode=MutationRepair):
         self.reset(next(iter(self._problems)))
 
     def reset(self, problem: str = "", **row: Any) -> str:
-        """Start the repair of this problem. Returns its first message; other columns are ignored."""
-        self.episode = MutationRepair(self._problems[problem or next(iter(self._problems))], **self._options)
+        """Start the repair of this problem, by default the first. Returns its first message.
+
+        Other columns are ignored. Raises: ValueError for an unknown problem.
+        """
+        problem = problem or next(iter(self._problems))
+        if problem not in self._problems:
+            raise ValueError(f"problem is {problem!r}: expected the id of one of this environment's problems")
+        self.episode = MutationRepair(self._problems[problem], **self._options)
         return self.episode.first_message()
 
 
 def frequent_kinds(problems: Iterable[Problem]) -> list[str]:
-    """Return the kinds of mutation by the share of offered mutations of a kind that are the bug, highest first."""
+    """Return the kinds of mutation, sorted by the share of each kind's offered mutations that are the bug, highest first."""
     bugs: Counter[str] = Counter()
     offers: Counter[str] = Counter()
     for problem in problems:
@@ -219,7 +225,7 @@ def _all_mutations(text: str) -> list[Mutation]:
 
 
 def mutation_sites(text: str) -> list[tuple[str, int]]:
-    """Return each (kind, line) that has a mutation, in the order of the text: what the agent is offered, numbered from 1."""
+    """Return each (kind, line) that has a mutation, in the order of the text, as offered to the agent: numbered from 1."""
     return list(dict.fromkeys((mutation.kind, mutation.first) for mutation in _all_mutations(text)))
 
 

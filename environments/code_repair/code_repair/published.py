@@ -1,8 +1,8 @@
 """Load published sets of coding tasks from local files: HumanEval, MBPP, SWE-bench. None is in this repository.
 
 The first two become `Problem`s and run in the default sandbox as far as it supports their Python. Their assertions become
-checks of a `repr` outside the sandbox, because inside, the code under test decides what `==` returns. A warning lists what
-cannot be converted. A task of SWE-bench is a whole repository and runs in a container only. Sources of the schemas:
+checks of a `repr` outside the sandbox, because inside, the code under test decides what `==` returns. A warning lists the
+problems for which this fails. A task of SWE-bench is a whole repository and runs in a container only. Schemas:
 github.com/openai/human-eval (Chen et al. 2021), github.com/google-research/google-research/tree/master/mbpp (Austin et al.
 2021), princeton-nlp/SWE-bench (Jimenez et al. 2024).
 """

@@ -66,11 +66,11 @@ def judge(sandbox: Sandbox, files: dict[str, str], tests: Sequence[Check]) -> Ve
 
 
 def special_cases(problem: Problem, files: dict[str, str]) -> list[str]:
-    """Return the pieces of code that special-case an example, if the given code does not contain them.
+    """Return the pieces of code that special-case an example, unless the given code contains them, too.
 
     They are found in the syntax tree: `==`, `in`, `is`, a `case` or a dictionary key with a literal of an example's call,
-    together with an example's expected value that is returned or looked up. Not found are conditions on what examples have
-    in common (`text.startswith("dd")`) or on 0, 1, 2 and empty values, and computed answers: hidden tests detect these.
+    together with an example's expected value that is returned or looked up. It does not find conditions on what
+    examples share (`text.startswith("dd")`) or on 0, 1, 2 and empty values, nor computed answers: hidden tests do.
     """
     inputs = {value for test in problem.visible for value in _literals(test.call)} - _PLAIN
     given = {

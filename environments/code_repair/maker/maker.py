@@ -1,7 +1,7 @@
 """Make environments/code_repair/code_repair/data, functions with bugs to repair: `python -m data code_repair` (a minute).
 
 A function is the source of a family with the words of a variant. Expected values for random arguments come from the
-family's `truth`, a second implementation; a function that disagrees with it is rejected. Bugs are single mutations that at
+family's `truth`, a second implementation; a function that disagrees with it is an error. Bugs are single mutations that at
 least one example and one hidden test distinguish from the original.
 """
 

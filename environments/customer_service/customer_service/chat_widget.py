@@ -74,7 +74,7 @@ class ChatWidget(View):
         self.shown = self._run_agent()
 
     def play(self) -> ChatWidget:
-        """Let a `RuleCustomer` finish the conversation. Returns the widget.
+        """Have a `RuleCustomer` finish the conversation. Returns the widget.
 
         Raises: ValueError for a task without a script.
         """

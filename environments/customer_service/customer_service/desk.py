@@ -47,7 +47,7 @@ class Desk(ToolEpisode):
         Raises: ValueError if the world is not of this desk's domain.
         """
         if world.domain != self.domain:
-            raise ValueError(f"this desk is for {self.domain}; the world is {world.domain}")
+            raise ValueError(f"this desk is for {self.domain}; the world is {world.domain}: pass a matching one")
         super().__init__(max_turns)
         # A call at the desk takes at most two turns of the conversation.
         self.conversation = Conversation(world, task, customer or RuleCustomer(task), max_turns=2 * max_turns + 1)

@@ -1,7 +1,7 @@
 """Process rewards for each call at a desk: the milestones on the way to a solved task.
 
 The outcome reward arrives at the end, if at all, and an agent that does nothing solves the tasks in which no change is due.
-Here each call is rewarded instead: `STEP` for each milestone that it reaches first, `SOLVED` for the solution, `IDLE` if it
+Here each call is rewarded instead: `STEP` for each newly reached milestone, `SOLVED` for the solution, `IDLE` if it
 reaches none. A call that violates the policy gets none of these. `HARM` is added for each violation, for a wrong change, and
 for an end with the task unsolved. The milestones follow from the task's actions and its customer's script alone.
 """

@@ -1,4 +1,4 @@
-"""Base class of the rule-based agents: what both domains share, with a probability of making each choice correctly."""
+"""Base class of the rule-based agents of both domains, with a probability of making each choice correctly."""
 
 from __future__ import annotations
 
@@ -100,5 +100,5 @@ class RuleAgent:
                 self.say("It has been done.")
 
     def _confirmed(self, proposal: str) -> bool:
-        """Return whether the customer confirms. A mistake is not to ask, which counts as a yes."""
+        """Return whether the customer confirms. On a mistake the agent does not ask, which counts as a yes."""
         return not self.chooses_correctly() or "Yes" in self.say(f"{proposal} Do you confirm? (yes/no)")

@@ -40,7 +40,7 @@ class Task:
 
 
 def load_tasks(path: str | Path) -> list[Task]:
-    """Load a task file: `tasks_test.py` and similar of tau-bench, or `tasks.json` of tau2.
+    """Load a task file: `tasks_test.py` or a similar one of tau-bench, or `tasks.json` of tau2.
 
     tau-bench's files are Python. They are parsed and never executed, so they may contain only literal values.
 

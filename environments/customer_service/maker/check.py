@@ -16,7 +16,7 @@ from customer_service.world import World, is_error
 
 
 def problems(world: World, tasks: Sequence[Task]) -> list[str]:
-    """Return what is wrong with the tasks and the splits; empty if all are sound."""
+    """Return the faults of the tasks and the splits; empty if all are sound."""
     found = [f"{task.id}: {problem}" for task in tasks for problem in problems_of(world, task)]
     splits: dict[str, set[str]] = defaultdict(set)
     for task in tasks:
@@ -26,7 +26,7 @@ def problems(world: World, tasks: Sequence[Task]) -> list[str]:
 
 
 def problems_of(world: World, task: Task) -> Iterator[str]:
-    """Yield what is wrong with one task."""
+    """Yield the faults of one task."""
     yield from _identity_problems(world, task)
     yield from _action_problems(world, task)
     for output in task.outputs:
@@ -78,7 +78,7 @@ def _action_problems(world: World, task: Task) -> Iterator[str]:
 
 
 def _final_wish(task: Task) -> str:
-    """Return what the customer wants after any change of mind."""
+    """Return the customer's wish after any change of mind."""
     last = task.wants.get("second") or task.wants.get("change") or task.wants
     return last["wish"]
 

@@ -1,4 +1,4 @@
-"""Email search: answer a question from thousands of mails, with tools to search, read and answer."""
+"""Email search: answer a question from thousands of emails, with tools to search, read and answer."""
 
 from importlib.util import find_spec
 from typing import Any

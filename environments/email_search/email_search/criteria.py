@@ -1,7 +1,7 @@
 """Criteria of the offline judge for the email task. They use only the conversation: question, calls and observations.
 
-The true answer is not known to them. They check whether a mail that was read states the answer, whether that mail is about
-the question, and whether another mail states, or may state, something else.
+The true answer is not known to them. They check whether an email that was read states the answer, whether it is about the
+question, and whether another email states, or may state, something else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHORT = 40  # characters of an answer in a few words
 
 @dataclass(frozen=True)
 class Statement:
-    """A value in a mail that was read. date, sender: of the original author if it is quoted; empty if unknown."""
+    """A value in an email that was read. date, sender: of the original author if it is quoted; empty if unknown."""
 
     value: str
     message_id: str
@@ -38,8 +38,8 @@ class Statement:
 class Search:
     """A search, reconstructed from its conversation.
 
-    wasted: calls without a result: repeated, without a hit, refused, or for a mail that does not exist.
-    listed: message id -> (date, sender, subject) of mails in search results. pages: message id -> the mail as it was read.
+    wasted: calls without a result: repeated, without a hit, refused, or for an email that does not exist.
+    listed: message id -> (date, sender, subject) of emails in search results. pages: message id -> the email as it was read.
     answer: None before there is one. malformed: a malformed call ended it.
     """
 
@@ -116,7 +116,7 @@ def _looked(search: Search) -> tuple[float, str]:
 
 
 def support(search: Search) -> tuple[float, str]:
-    """Return (estimate of the probability that the answer is correct, reason), from the mails that were read or listed."""
+    """Return (estimate of the probability that the answer is correct, reason), from the emails that were read or listed."""
     question, answer = search.question, search.answer or ""
     found = stated(search)
     if not any(same_answer(answer, s.value) for s in found):
@@ -140,7 +140,7 @@ def support(search: Search) -> tuple[float, str]:
 
 
 def _unread(search: Search, best: Statement) -> dict[str, str]:
-    """Return message id -> sender of mails that were listed, not read, and may override `best`."""
+    """Return message id -> sender of emails that were listed, not read, and may override `best`."""
     question, day = search.question, best.date[:10]
     return {
         message_id: by
@@ -181,7 +181,7 @@ def searched(trajectory: Trajectory) -> Search:
 
 
 def stated(search: Search) -> list[Statement]:
-    """Return the values in the mails about the question, each with the date and sender of its original author."""
+    """Return the values in the emails about the question, each with the date and sender of its original author."""
     return [
         Statement(value, message_id, date, sender)
         for message_id, page in search.pages.items() if search.question.is_about(page)
@@ -198,7 +198,7 @@ def _values(search: Search, text: str) -> list[str]:
 
 
 def _parts(page: str) -> Iterator[tuple[str, str, str]]:
-    """Yield (date, sender, text) of a mail's own text and of the text it quotes or forwards."""
+    """Yield (date, sender, text) of an email's own text and of the text it quotes or forwards."""
     head, _, body = page.partition("\n\n")
     header = dict(HEADER.findall(head))
     quote = QUOTE.search(body)

@@ -24,7 +24,7 @@ __all__ = [
 MAX_TURNS = 10
 MAX_RESULTS = 10
 MAX_ARGUMENT_LENGTH = 300  # characters
-MAX_BODY_LENGTH = 3000  # characters of a mail that are shown
+MAX_BODY_LENGTH = 3000  # characters of an email that are shown
 I_DONT_KNOW = "I don't know"
 OVER = "The search is over."
 
@@ -54,15 +54,15 @@ class EmailSearch(ToolEpisode):
         self.answer: str | None = None
         self.sources: tuple[str, ...] = ()
         self.correct = False
-        self._best_rank = math.inf  # of a correct mail in a search so far
+        self._best_rank = math.inf  # of a correct email in a search so far
 
     def first_message(self) -> str:
         return first_message(self.scenario)
 
     def progress(self) -> float:
-        """Return the value of the search so far, which rewards each call for what it did.
+        """Return the value of the search so far; its changes reward each call.
 
-        0.5 over the best rank of a correct mail in a search, plus 0.5 if a correct mail was read, plus 1 for a correct
+        0.5 over the best rank of a correct email in a search, plus 0.5 if a correct email was read, plus 1 for a correct
         answer, or -1 for a malformed call.
         """
         read = bool(self.read & set(self.scenario.sources))
@@ -156,8 +156,8 @@ class EmailSearch(ToolEpisode):
 
         A correct answer earns 1, plus 0.3 if a correct source is among those named, up to 0.1 for naming few sources and up
         to 0.1 for using few turns. Otherwise the base is -1 for a wrong answer, 0 for none and -2 to -1.8 for a malformed
-        call, plus up to 0.1 for each of: a correct mail was found, it was read, no mail that does not exist was read, a
-        correct mail was named as a source, and the share of turns used (for not giving up early). These add up to less
+        call, plus up to 0.1 for each of: a correct email was found, it was read, no email that does not exist was read, a
+        correct email was named as a source, and the share of turns used (for not giving up early). These add up to less
         than the distance between two bases. Source: the reward of the ART-E example of OpenPipe's ART.
         """
         right, used = set(self.scenario.sources), self.turns / self.max_turns
@@ -206,7 +206,7 @@ TOOLS = EmailSearch.tools
 class EmailSearchEnvironment(ToolEnvironment, episode=EmailSearch):
     """The email task for TRL's `environment_factory`; the reward is `EmailSearch.reward`.
 
-    Pass the class itself, or `functools.partial(EmailSearchEnvironment, mailbox=..., scenarios=...)` for other mails. Each
+    Pass the class itself, or `functools.partial(EmailSearchEnvironment, mailbox=..., scenarios=...)` for other emails. Each
     row of the dataset has the id of a `scenario` and a prompt whose last user message is empty: see `ToolEnvironment`.
     """
 
@@ -249,7 +249,7 @@ def _hit_line(hit: Hit) -> str:
 
 
 def _mail_page(mail: Mail) -> str:
-    """Return a mail as the agent reads it; a long body is truncated, and a line says by how much."""
+    """Return an email as the agent reads it; a long body is truncated, and a line says by how much."""
     lines = [mail.message_id, f"from: {mail.sender}"]
     for name, people in (("to", mail.to), ("cc", mail.cc)):
         lines += [f"{name}: {', '.join(person.name or person.address for person in people[:20])}"] if people else []

@@ -1,7 +1,7 @@
-"""Import real mail: an .mbox file, a folder of .eml files, or the Enron mails and questions.
+"""Import real mail: an .mbox file, a folder of .eml files, or the Enron emails and questions.
 
 Your own mail stays on this machine: only `load_enron` uses the network, to download that data set. Real mail has broken
-headers, unknown encodings and missing dates; parts that cannot be decoded are left out of the mail, no mail is dropped.
+headers, unknown encodings and missing dates; parts that cannot be decoded are left out; only duplicates are dropped.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 from email.utils import getaddresses, parsedate_to_datetime
 from html.parser import HTMLParser
+from itertools import chain
 from pathlib import Path
 
 from art_nb.environments import clean
@@ -26,7 +27,7 @@ from email_search.scenarios import Scenario
 
 ENRON_MAILS = "corbt/enron-emails"
 ENRON_QUESTIONS = "corbt/enron_emails_sample_questions"
-# The ART-E example excludes mails beyond these limits; its questions assume so.
+# The ART-E example excludes emails beyond these limits; its questions assume this.
 ENRON_MAX_BODY, ENRON_MAX_RECIPIENTS = 5000, 30
 
 _ADDRESS = re.compile(r"[^\s<>,;:\"'()]+@[^\s<>,;:\"'()]+")
@@ -35,20 +36,23 @@ _HIDDEN = frozenset(("script", "style", "title", "template"))
 
 
 def import_mail(source: Path, owner: str, folder: Path) -> Mailbox:
-    """Write the mails of `source` into a mailbox in `folder`, as the inbox of `owner`, and open it.
+    """Write the emails of `source` into a mailbox in `folder`, as the inbox of `owner`, and open it.
 
     Args:
         source: an .mbox file, or a folder with .eml files at any depth.
         owner: your address.
 
-    Raises: FileNotFoundError if `source` does not exist.
+    Raises: FileNotFoundError if `source` does not exist; ValueError if it contains no email.
     """
-    write_mailbox(folder, read_mails(source, owner))
+    mails = read_mails(source, owner)
+    if (first := next(mails, None)) is None:
+        raise ValueError(f"{source} contains no email: expected an .mbox file, or a folder with .eml files")
+    write_mailbox(folder, chain([first], mails))
     return Mailbox(folder)
 
 
 def read_mails(source: Path, owner: str) -> Iterator[Mail]:
-    """Yield the mails of an .mbox file or of a folder of .eml files, all in the inbox of `owner`; see `import_mail`."""
+    """Yield the emails of an .mbox file or of a folder of .eml files, all in the inbox of `owner`; see `import_mail`."""
     source = Path(source)
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist; it should be an .mbox file or a folder of .eml files")
@@ -80,7 +84,7 @@ def mail_of(message: Message, owner: str) -> Mail:
 
 
 def _with_own_ids(mails: Iterable[Mail]) -> Iterator[Mail]:
-    """Yield each mail once, with a unique id: new where it is missing or taken by another mail."""
+    """Yield each email once, with a unique id: new where it is missing or taken by another email."""
     seen, taken = set(), set()
     for number, mail in enumerate(mails, start=1):
         if mail.message_id and hash(mail) in seen:
@@ -105,7 +109,7 @@ def _header(value: Header | str | None) -> str:
 
 
 def _text(data: bytes, charset: str | None) -> str:
-    """Decode bytes by the declared charset, else UTF-8, else Windows-1252."""
+    """Decode bytes with the declared charset, else UTF-8, else Windows-1252."""
     for name in (charset or "utf-8", "utf-8"):
         try:
             return data.decode(name)
@@ -127,7 +131,7 @@ def _addresses(message: Message, kind: str) -> Iterator[Address]:
 
 
 def _date(message: Message) -> str:
-    """Return when the mail was sent, in UTC; else when the last server received it; else empty."""
+    """Return when the email was sent, in UTC; else when the last server received it; else empty."""
     received = str(message["received"] or "").rpartition(";")[2]
     for value in (str(message["date"] or ""), received):
         try:
@@ -199,7 +203,7 @@ def text_of_html(html: str) -> str:
 def load_enron(
     folder: Path, mails: str | Iterable[dict] = ENRON_MAILS, questions: str | Iterable[dict] = ENRON_QUESTIONS
 ) -> tuple[Mailbox, list[Scenario]]:
-    """Write the Enron mails into a mailbox in `folder`. Returns it with the questions about them.
+    """Write the Enron emails into a mailbox in `folder`. Returns it with the questions about them.
 
     mails, questions: names of data sets on the Hugging Face hub, which are downloaded, or rows in their format.
     """
@@ -218,9 +222,9 @@ def _rows(source: str | Iterable[dict], splits: list[str]) -> Iterator[dict]:
 
 
 def enron_mails(rows: Iterable[dict]) -> Iterator[Mail]:
-    """Convert rows with message_id, subject, from, to, cc, bcc (lists), date and body to mails.
+    """Convert rows with message_id, subject, from, to, cc, bcc (lists), date and body to emails.
 
-    A mail is in the inboxes of its sender and recipients. Very long mails, mails to many recipients and duplicates are
+    An email is in the inboxes of its sender and recipients. Very long emails, emails to many recipients and duplicates are
     excluded.
     """
     seen = set()

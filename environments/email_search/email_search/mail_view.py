@@ -1,4 +1,4 @@
-"""Convert a trajectory of the email task to data for the viewer: queries and hits, mails read, answer and true answer."""
+"""Convert a trajectory of the email task to data for the viewer: queries and hits, emails read, answer and true answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mail_view(record: dict) -> dict | None:
     Returns: {"question", "inbox", "today", "truth": str, "truth_sources": [id], "outcome": one of OUTCOMES or "answered",
       "answer": str or None, "sources": [id], "steps": [step]}.
       step: {"turn", "result": indices of the turns (result: or None), "name": of the tool, "given": [[argument, value]],
-      "fault": why the call was not carried out, or "", "note": the observation if it is neither hits nor a mail,
+      "fault": why the call was not carried out, or "", "note": the observation if it is neither hits nor an email,
       "hits": [{"id", "date", "sender", "subject", "snippet"}] or None, "mail": {"id", "headers": [[name, pieces]], "body"}
       or None}. Subject, snippet and body are lists of pieces: a text, or [text, "query" or "question"] for a word of the
       last query or of the question, in any grammatical form that a search finds.

@@ -11,6 +11,6 @@ HERE = Path(__file__).parent
 
 
 class MailViewer(TrajectoryViewer):
-    """Show queries with hits, the mails read, and the answer next to the true one. Arguments: as for TrajectoryViewer."""
+    """Show queries with hits, the emails read, and the answer next to the true one. Arguments: as for TrajectoryViewer."""
 
     task_pane = TaskPane("mail", mail_view, mail_lines, HERE / "mail_view.js", HERE / "mail_view.css")

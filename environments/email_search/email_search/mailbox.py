@@ -1,7 +1,7 @@
 """A mail store: SQLite with a full-text index, written once, then read one inbox at a time.
 
 It does not depend on agents or questions. Every reading method takes an inbox, the address of a person, and accesses only
-the mails delivered to it. Values are always SQL parameters, so any text is safe in any argument.
+the emails delivered to it. Values are always SQL parameters, so any text is safe in any argument.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from art_nb.environments import clean
 from art_nb.storage.checkpoints import write_file, write_folder
 
 DATA = Path(__file__).resolve().parent / "data"
-SNIPPET_LENGTH = 40  # characters; an answer further on in a mail is visible only by reading it
+SNIPPET_LENGTH = 40  # characters; an answer further on in an email is visible only by reading it
 
 SCHEMA = """
 CREATE TABLE addresses (
@@ -89,7 +89,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """One mail.
+    """One email.
 
     date: `YYYY-MM-DD HH:MM`, or empty if unknown. in_reply_to: a message id or empty. attachments: file names.
     inboxes: the addresses of the people who have it in their mailbox, including the sender.
@@ -109,7 +109,7 @@ class Mail:
 
 
 class Hit(NamedTuple):
-    """A search result. snippet: the beginning of the mail, at most SNIPPET_LENGTH characters."""
+    """A search result. snippet: the beginning of the email, at most SNIPPET_LENGTH characters."""
 
     message_id: str
     date: str
@@ -119,7 +119,7 @@ class Hit(NamedTuple):
 
 
 def snippet(body: str) -> str:
-    """Return the beginning of a mail as a mail client lists it: whole words, at most SNIPPET_LENGTH characters."""
+    """Return the beginning of an email as a mail client lists it: whole words, at most SNIPPET_LENGTH characters."""
     text = " ".join(body[:400].split())
     if len(text) <= SNIPPET_LENGTH:
         return text
@@ -127,7 +127,7 @@ def snippet(body: str) -> str:
 
 
 class Mailbox:
-    """The mails that `write_mailbox` wrote to `folder`, opened read-only; several threads may share it.
+    """The emails that `write_mailbox` wrote to `folder`, opened read-only; several threads may share it.
 
     Raises: FileNotFoundError if there is no mailbox.
     """
@@ -158,13 +158,13 @@ class Mailbox:
         sort: str = "relevance",
         limit: int = 10,
     ) -> list[Hit]:
-        """Return the mails of an inbox that match all arguments, best first.
+        """Return the emails of an inbox that match all arguments, best first.
 
         Args:
             keywords: words that the subject or body must contain, all of them, in any grammatical form; no operators.
                 Without keywords the sort `relevance` is `newest`.
             sender, recipient: part of a name or address, ignoring case; recipients are to, cc and bcc.
-            after, before: `YYYY-MM-DD`; the mail was sent on or after the first and before the second day.
+            after, before: `YYYY-MM-DD`; the email was sent on or after the first and before the second day.
             sort: one of SORTS. limit: maximum number of hits.
         """
         match = fts_query(keywords)
@@ -180,7 +180,7 @@ class Mailbox:
         return [Hit(id_, date, Address(name, addr), subj, snippet(text)) for id_, date, name, addr, subj, text in rows]
 
     def read(self, inbox: str, message_id: str) -> Mail | None:
-        """Return the mail with this id, or None if the inbox does not have it."""
+        """Return the email with this id, or None if the inbox does not have it."""
         row = self._database.execute(
             "SELECT e.id, e.message_id, e.date, a.name, a.address, e.subject, e.body, e.in_reply_to "
             "FROM emails e JOIN addresses a ON a.id = e.from_id WHERE e.message_id = :id AND EXISTS "
@@ -191,7 +191,7 @@ class Mailbox:
         return self._mail(row) if row else None
 
     def mails(self, inbox: str) -> Iterator[Mail]:
-        """Yield all mails of an inbox, oldest first."""
+        """Yield all emails of an inbox, oldest first."""
         rows = self._database.execute(
             "SELECT e.id, e.message_id, e.date, a.name, a.address, e.subject, e.body, e.in_reply_to "
             "FROM deliveries d JOIN emails e ON e.id = d.email_id JOIN addresses a ON a.id = e.from_id "
@@ -218,7 +218,7 @@ class Mailbox:
 
 
 def fts_query(keywords: str) -> str:
-    """Return the FTS5 query for mails with all words, each quoted so that none is an operator; empty without words."""
+    """Return the FTS5 query for emails with all words, each quoted so that none is an operator; empty without words."""
     terms = [term.replace('"', " ") for term in clean(keywords).split()]
     return " ".join(f'"{term}"' for term in terms if any(map(str.isalnum, term)))
 
@@ -226,7 +226,7 @@ def fts_query(keywords: str) -> str:
 def write_mailbox(folder: str | Path, mails: Iterable[Mail]) -> None:
     """Create or replace the mailbox in `folder`, whole or not at all.
 
-    Raises: sqlite3.IntegrityError if two mails have the same message id.
+    Raises: sqlite3.IntegrityError if two emails have the same message id.
     """
 
     def fill(new: Path) -> None:
@@ -273,13 +273,13 @@ def _insert(database: sqlite3.Connection, ids: dict[str, int], named: set[str], 
 
 
 def save_mails(path: Path, mails: Iterable[Mail]) -> None:
-    """Write mails as gzipped JSON lines; equal mails make equal files."""
+    """Write emails as gzipped JSON lines; equal emails make equal files."""
     lines = "".join(json.dumps(asdict(mail), ensure_ascii=False) + "\n" for mail in mails)
     write_file(path, gzip.compress(lines.encode(), mtime=0))
 
 
 def load_mails(path: Path) -> Iterator[Mail]:
-    """Yield the mails that `save_mails` wrote."""
+    """Yield the emails that `save_mails` wrote."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
@@ -292,7 +292,7 @@ def load_mails(path: Path) -> Iterator[Mail]:
 def course_mailbox(data: Path = DATA) -> Mailbox:
     """Return the course's made-up mailbox. Its database is built from data/mails.jsonl.gz on first use (seconds).
 
-    The database is in the user's cache folder, under a name that depends on the mails and the schema.
+    The database is in the user's cache folder, under a name that depends on the emails and the schema.
     """
     mails = data / "mails.jsonl.gz"
     digest = hashlib.sha256(mails.read_bytes() + SCHEMA.encode() + INDEXES.encode()).hexdigest()

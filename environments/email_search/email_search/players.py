@@ -24,7 +24,7 @@ ENDS: tuple[tuple[str | None, dict[str, Any] | None], ...] = (
 
 
 def heuristic_player(search: EmailSearch, **arguments: str) -> None:
-    """Search for the question's content words, fewer of them while nothing is found; read two mails; answer with a match.
+    """Search for the question's content words, fewer of them while nothing is found; read two emails; answer with a match.
 
     A match is text of the form that the question calls for, such as a date for "when". arguments: added to every search.
     """
@@ -46,7 +46,7 @@ def heuristic_player(search: EmailSearch, **arguments: str) -> None:
 
 
 def ordering_player(search: EmailSearch) -> None:
-    """`heuristic_player` with the newest mails first where the question asks for the final value, else the oldest first."""
+    """`heuristic_player` with the newest emails first where the question asks for the final value, else the oldest first."""
     final = read_question(search.scenario.question).which == "final"
     heuristic_player(search, sort="newest" if final else "oldest")
 
@@ -54,7 +54,7 @@ def ordering_player(search: EmailSearch) -> None:
 def searcher(skill: float, seed: int) -> Player:
     """Return a player that makes each choice well with probability `skill`, and at random otherwise.
 
-    Its choices: whether to continue, the query and its order, the mail to read, the value in it to return, whether to copy
+    Its choices: whether to continue, the query and its order, the email to read, the value in it to return, whether to copy
     that correctly, and the sources to name.
     """
     rng = random.Random(seed)
@@ -86,8 +86,8 @@ def avoid_giving_up(client: Any, tries: int = 16) -> Any:
     """Return a chat client that samples `tries` answers, and returns the most probable one that does not give up.
 
     If all of them give up, it returns the most probable. Malformed answers do not give up. A control without training: it
-    shows how much of an improvement is answering instead of giving up, and choosing more probable answers. client: its
-    completions need `n` and `logprobs`. Raises: ValueError for less than one try.
+    shows how much of an improvement comes from not giving up, and from choosing more probable answers. client: its
+    completions need `n` and `logprobs`. Raises: ValueError for fewer than one try.
     """
     if tries < 1:
         raise ValueError(f"tries must be at least 1, not {tries}")

@@ -33,8 +33,8 @@ MONTH = re.compile(rf"\b({'|'.join(MONTHS)}) (\d{{4}})\b")
 class Question:
     """A parsed question.
 
-    pattern: a regular expression for its answers, or None if unknown. words: keywords of a mail about it, in the question's
-    order. person, month (`YYYY-MM`): the sender and time of the mail, or empty. which: "first" or "final" if the question
+    pattern: a regular expression for its answers, or None if unknown. words: keywords of an email on it, in the question's
+    order. person, month (`YYYY-MM`): the sender and time of the email, or empty. which: "first" or "final" if the question
     implies that there are several values, else empty.
     """
 
@@ -45,12 +45,12 @@ class Question:
     which: str = ""
 
     def values(self, text: str) -> list[str]:
-        """Return every part of a mail's text that has the form of an answer, except in the header lines of quotes."""
+        """Return every part of an email's text that has the form of an answer, except in the header lines of quotes."""
         text = QUOTED.sub("", text)
         return [found[found.re.groups] for found in re.finditer(self.pattern, text)] if self.pattern else []
 
     def is_about(self, text: str) -> bool:
-        """Return whether a mail's subject or text contains all the words."""
+        """Return whether an email's subject or text contains all the words."""
         return set(map(str.lower, self.words)) <= set(re.findall(r"\w+", text.lower()))
 
 

@@ -1,4 +1,4 @@
-"""Write the data of email_search, the made-up mails and the questions about them: `python -m data mailbox` (seconds)."""
+"""Write the data of email_search, the made-up emails and the questions about them: `python -m data mailbox` (seconds)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from environments.email_search.maker.maker import make
 
 
 def build(folder: Path = DATA, seed: int = 0) -> dict:
-    """Make and check mails and scenarios and write them to `folder`, whole or not at all. Returns the facts of the card.
+    """Make and check emails and scenarios and write them to `folder`, whole or not at all. Returns the facts of the card.
 
     Raises: ValueError for an unsound scenario, see check.py.
     """

@@ -1,7 +1,7 @@
-"""Check scenarios against the finished mails: each answer is in its sources, and no other mail contains it.
+"""Check scenarios against the finished emails: each answer is in its sources, and no other email contains it.
 
-It does not depend on how the mails are made. A mail is about a question if it contains the question's keywords and matches
-its sender and dates. A mail's own text ends where it begins to quote.
+It does not depend on how the emails are made. An email is about a question if it contains the question's keywords and
+matches its sender and dates. An email's own text ends where it begins to quote.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _QUOTE = re.compile(r"^(?:>|On .* wrote:$|-{5,} ?(?:Forwarded|Original) )", re.M
 
 
 def problems(mails: Iterable[Mail], scenarios: Sequence[Scenario]) -> list[str]:
-    """Return what is wrong with the scenarios and their splits; empty if all are sound."""
+    """Return the faults of the scenarios and their splits; empty if all are sound."""
     by_inbox: dict[str, list[Mail]] = defaultdict(list)
     for mail in mails:
         for inbox in mail.inboxes:
@@ -28,7 +28,7 @@ def problems(mails: Iterable[Mail], scenarios: Sequence[Scenario]) -> list[str]:
 
 
 def problems_of(scenario: Scenario, inbox: Sequence[Mail]) -> Iterator[str]:
-    """Yield what is wrong with one scenario, given all mails of its inbox."""
+    """Yield the faults of one scenario, given all emails of its inbox."""
     about = sorted((mail for mail in inbox if _is_about(mail, scenario)), key=lambda mail: mail.date)
     showing = {mail.message_id for mail in about if _contains(mail.body, scenario.answer)}
     if not scenario.sources:
@@ -50,14 +50,14 @@ def problems_of(scenario: Scenario, inbox: Sequence[Mail]) -> Iterator[str]:
 
 
 def own_text(body: str) -> str:
-    """Return the body up to where it quotes another mail."""
+    """Return the body up to where it quotes another email."""
     return _QUOTE.split(body, maxsplit=1)[0]
 
 
 def _is_about(mail: Mail, scenario: Scenario) -> bool:
     text = f"{mail.subject} {mail.body}".lower()
     return (
-        all(word in text for word in scenario.about)  # a fast filter; few mails pass
+        all(word in text for word in scenario.about)  # a fast filter; few emails pass
         and set(scenario.about) <= _words(text)
         and scenario.sender in ("", mail.sender.address)
         and scenario.after <= mail.date < (scenario.before or "~")

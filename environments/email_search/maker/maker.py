@@ -1,8 +1,8 @@
 """Make the course's mailbox from a seed: two years of mail of thirty people, and questions with known answers.
 
-Mails are collected as `Draft`s, then sorted by date and numbered. Each fact (of a project and a topic, sometimes also of a
-month or a sender) is stated in one thread only, so no other mail answers its question; check.py verifies this from the
-finished mails.
+Emails are collected as `Draft`s, then sorted by date and numbered. Each fact (of a project and a topic, sometimes also of a
+month or a sender) is stated in one thread only, so no other email answers its question; check.py verifies this from the
+finished emails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from environments.email_search.maker import words
 FIRST_DAY, LAST_DAY = datetime(2023, 1, 2), datetime(2024, 12, 30)
 QUESTIONS = {"train": 1200, "val": 120, "test": 240}
 SHARES = {"train": 0.7, "val": 0.1, "test": 0.2}  # of all pairs of project and topic
-CHATTER = 2000  # mails without facts
+CHATTER = 2000  # emails without facts
 
 PEOPLE = {split: people.split(",") for split, (_, people) in words.OFFICES.items()}
 EVERYONE = [name for people in PEOPLE.values() for name in people]
@@ -28,7 +28,7 @@ LISTS = {f"{office} office": PEOPLE[split] for split, (office, _) in words.OFFIC
 
 @dataclass(eq=False)
 class Draft:
-    """A mail before it has an id. states: the facts in its own text, not those quoted from `parent`."""
+    """An email before it has an id. states: the facts in its own text, not those quoted from `parent`."""
 
     date: datetime
     sender: str
@@ -52,7 +52,7 @@ class Draft:
 
 
 def make(seed: int = 0) -> tuple[list[Mail], list[Scenario]]:
-    """Return all mails, oldest first, and all scenarios. Equal seeds give equal results on every machine."""
+    """Return all emails, oldest first, and all scenarios. Equal seeds give equal results on every machine."""
     rng = random.Random(seed)
     drafts, questions = [], []
     for split, dealt in _deal(rng).items():
@@ -99,7 +99,7 @@ class Office:
         self.last: tuple = ()
 
     def write_thread(self, name: str, topic: str) -> None:
-        """Write a mail with one to three facts, corrections of one of them, replies, forwards, and the questions."""
+        """Write an email with one to three facts, corrections of one of them, replies, forwards, and the questions."""
         rng = self.rng
         first, values = self._first_mail(name, topic, _kinds(rng, topic))
         thread, versions = [first], {kind: [value] for kind, value in values.items()}
@@ -108,7 +108,7 @@ class Office:
             kind = rng.choice(changing)
             for _ in range(rng.choice((1, 2, 2))):
                 thread.append(self._correction(thread[-1], kind, versions[kind], topic))
-        elif rng.random() < 0.1:  # the same mail once more
+        elif rng.random() < 0.1:  # the same email once more
             thread.append(replace(first, date=first.date + timedelta(days=1), subject=f"Again: {first.subject}"))
         forwarded = [rng.choice(thread)] if rng.random() < 0.15 else []
         thread += [self._reply(rng.choice(thread)) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
@@ -122,10 +122,10 @@ class Office:
             self._ask(kind, versions[kind], thread, [name, topic])
 
     def _first_mail(self, name: str, topic: str, kinds: list[str]) -> tuple[Draft, dict[str, str]]:
-        """Return the first mail of a thread, and its facts by kind."""
+        """Return the first email of a thread, and its facts by kind."""
         rng = self.rng
         if self.last and self.last[0] == kinds and rng.random() < 0.15:
-            _, group, day, wording = self.last  # nearly the same mail as the previous one, about another project
+            _, group, day, wording = self.last  # nearly the same email as the previous one, about another project
         else:
             group, day, wording = self._group(), _moment(rng), rng.random()
         self.last = (kinds, group, day + timedelta(minutes=3), wording)
@@ -139,7 +139,7 @@ class Office:
         return mail, values
 
     def write_series(self, name: str, topic: str) -> None:
-        """Write the same mail every month with another count; a question names the month."""
+        """Write the same email every month with another count; a question names the month."""
         rng = self.rng
         sender, to, cc = self._group()
         start, wording = rng.randrange(16), rng.random()
@@ -161,7 +161,7 @@ class Office:
             self._add(question, count, [mail], "count", [name, topic], rng.choice(mail.inboxes()), **window)
 
     def write_suggestions(self, owner: str, topic: str) -> None:
-        """Write mails in which several people suggest a place to one person; a question names one of them."""
+        """Write emails in which several people suggest a place to one person; a question names one of them."""
         rng = self.rng
         senders = rng.sample([name for name in self.people if name != owner], min(4, len(self.people) - 1))
         day = _moment(rng)
@@ -201,7 +201,7 @@ class Office:
         return f"{hello}\n{rng.choice(words.OPENERS)} {' '.join(body)}\n{rng.choice(words.CLOSINGS)}, {first_name}"
 
     def _correction(self, parent: Draft, kind: str, versions: list[str], topic: str) -> Draft:
-        """Return a mail by the same sender that states a new value and quotes the parent; append the value to `versions`."""
+        """Return an email by the same sender that states a new value and quotes the parent; append it to `versions`."""
         group = [parent.sender, *parent.to, *parent.cc]
         versions.append(_value(self.rng, kind, parent.date, group, versions))
         mail = _answer_to(self.rng, parent, parent.sender, parent.to, parent.cc)
@@ -228,7 +228,7 @@ class Office:
         return mail
 
     def _note(self, about: Draft, topic: str) -> None:
-        """Write a mail about the same thing without its facts."""
+        """Write an email about the same thing without its facts."""
         sender, *to = self.rng.sample(about.inboxes(), 2)
         text = f"Hi {to[0].split()[0]},\n{self.rng.choice(words.NOTES).format(e=topic)}\n{sender.split()[0]}"
         self.drafts.append(Draft(_later(self.rng, about.date, 9), sender, to, f"About the {topic}", text))
@@ -256,7 +256,7 @@ class Office:
 
 
 def _kinds(rng: random.Random, topic: str) -> list[str]:
-    """Return the kinds of fact in a first mail about this topic."""
+    """Return the kinds of fact in a first email about this topic."""
     if topic in words.PAPERS:
         return ["amount"]
     if topic in words.PASSES:
@@ -304,7 +304,7 @@ def _bare(subject: str) -> str:
 
 
 def _answer_to(rng: random.Random, parent: Draft, sender: str, to: list[str], cc: list[str]) -> Draft:
-    """Return an empty mail of the same thread that quotes the parent's own text."""
+    """Return an empty email of the same thread that quotes the parent's own text."""
     quote = "".join(f"> {line}\n" for line in parent.text.split("\n"))
     return Draft(
         _later(rng, parent.date, 5), sender, to, f"Re: {_bare(parent.subject)}", "", cc,
@@ -313,7 +313,7 @@ def _answer_to(rng: random.Random, parent: Draft, sender: str, to: list[str], cc
 
 
 def _chatter(rng: random.Random) -> Draft:
-    """Return a mail without facts: between two people, to a list, or a newsletter from outside."""
+    """Return an email without facts: between two people, to a list, or a newsletter from outside."""
     news = rng.random() < 0.3
     subject, text = rng.choice(words.NEWS if news else words.CHATTER)
     name, other = rng.sample(words.NAMES, 2)

@@ -129,7 +129,7 @@ class Game:
     """One game of 2048 with seeded new tiles.
 
     seed: at least 0. The value of the k-th new tile depends only on (seed, k); its place also on which cells are empty. The
-      games of a group share a seed, so that their rewards differ by policy and not by luck.
+      games of a group share a seed, so that less of the difference between their rewards is luck.
     size: the board has size x size cells, at least 2.
     winning_tile: the tile that wins the game, a power of two from 8.
     weights: of `turn_rewards`.

@@ -77,7 +77,7 @@ _LEGAL = [[move for bit, move in enumerate(MOVES) if slides >> bit & 1] for slid
 def spawn(board: Board, rng: random.Random) -> Board:
     """Return the board with one new tile in a random empty cell: a 4 with probability 0.1, else a 2.
 
-    Always draws two numbers, place then value, so that the k-th tile of a seeded game depends on the moves before only
+    Always draws two numbers, place then value, so that the k-th tile of a seeded game depends on earlier moves only
     through the set of empty cells.
     """
     place = int(rng.random() * sum([row.count(0) for row in board]))

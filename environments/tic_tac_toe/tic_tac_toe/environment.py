@@ -31,10 +31,12 @@ class Game:
     Attributes: board; ended_by (None while the game runs, then "line", "full", "illegal" or "malformed"); won_by ("x", "o",
     or None for a draw or an unfinished game). An answer that is not a free square loses the game.
 
-    Raises: ValueError for an opening in which the game is over.
+    Raises: ValueError for an opening that is not a board, or in which the game is over.
     """
 
     def __init__(self, opening: Board = EMPTY):
+        if len(opening) != len(EMPTY) or not set(opening) <= {*EMPTY, "x", "o"}:
+            raise ValueError(f"opening is {opening!r}: expected nine squares, each 'x', 'o' or {EMPTY[0]!r}")
         if not legal_moves(opening):
             raise ValueError(f"opening {opening!r} leaves no move; give a board on which the game is not over")
         self.board = opening
@@ -77,11 +79,14 @@ def openings(split: str, n: int | None = None) -> list[Board]:
 
     Boards that are equal up to rotation and reflection are in the same split.
 
-    Raises: ValueError for an unknown split.
+    Raises: ValueError for an unknown split, or if n is larger than the split.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
-    return list(_openings(split)[:n])
+    found = list(_openings(split))
+    if n is not None and not 0 <= n <= len(found):
+        raise ValueError(f"n must be 0 to {len(found)}, the size of the {split} split, not {n}")
+    return found[:n]
 
 
 @cache

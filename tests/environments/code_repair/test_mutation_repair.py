@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from test_code_repair import BUG, MODULE, PROBLEM, RIGHT
 
+from code_repair import CodeRepairEnvironment
 from code_repair import mutation_repair as task
 from code_repair.mutations import mutations
 from code_repair.players import play
@@ -179,3 +180,12 @@ def test_the_environment_behaves_like_the_task():
     environment.answer_example(1)
     environment.mend(6)
     assert environment.submit() == "Thank you." and environment.get_reward() == pytest.approx(2.3)
+
+
+def test_unknown_problems_and_impossible_limits_raise():
+    for environment in (task.MutationRepairEnvironment, CodeRepairEnvironment):
+        with pytest.raises(ValueError, match="problem is 'nope': expected the id"):
+            environment([PROBLEM]).reset("nope")
+    for turns in (0, "x", None):
+        with pytest.raises(ValueError, match="expected an integer from 1"):
+            task.MutationRepair(PROBLEM, max_turns=turns)

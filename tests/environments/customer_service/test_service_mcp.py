@@ -1,8 +1,6 @@
-"""The MCP server, with the protocol's client: in this process and as a subprocess."""
+"""The MCP server, with the protocol's client. tests/tool_episodes/test_mcp.py starts it as a subprocess."""
 
 import asyncio
-import json
-import sys
 
 import pytest
 
@@ -37,13 +35,3 @@ def test_only_reading_tools_are_offered_by_default(domain):
     assert {tool.name: tool.input_schema for tool in tools} == {t["function"]["name"]: t["function"]["parameters"] for t in world.tools}
     assert {tool.name for tool in tools if tool.annotations.read_only_hint} == READS & {tool.name for tool in tools}
     assert not is_error and world.digest() == task.digest != before
-
-
-def test_a_subprocess_server_gives_the_worlds_answers():
-    user_id = course_tasks("retail", "test", 1)[0].user_id
-    command = ["-m", "customer_service.mcp_server", "retail"]
-    server = mcp.StdioServerParameters(command=sys.executable, args=command)
-    calls = [("get_user_details", {"user_id": user_id}), ("get_user_details", {"user_id": "x"}), ("list_all_product_types", {})]
-    _, answers, _ = exchange(server, *calls)
-    assert answers[0] == (json.dumps(course_world("retail").records("users")[user_id]), False)
-    assert answers[1] == ("Error: user not found", True) and answers[2] == (course_world("retail").call(*calls[2]), False)

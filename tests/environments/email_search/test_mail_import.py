@@ -191,6 +191,9 @@ def test_ids_stay_unique_against_hostile_ones(tmp_path):
 
 
 def test_a_missing_source_raises_with_the_expected_form(tmp_path):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="contains no email: expected an .mbox file"):
+        mail_import.import_mail(tmp_path / "empty", ME, tmp_path / "out")
     with pytest.raises(FileNotFoundError, match="mbox file or a folder"):
         mail_import.import_mail(tmp_path / "nothing", ME, tmp_path / "out")
     assert not (tmp_path / "out").exists()

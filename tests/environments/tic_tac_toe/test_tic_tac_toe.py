@@ -103,6 +103,12 @@ def test_strange_answers_are_malformed(answer):
 def test_invalid_moves_and_openings_raise():
     with pytest.raises(ValueError, match="leaves no move"):
         Game("xxxoo....")
+    for board in ("", ".", "abcdefghi", "." * 10):
+        with pytest.raises(ValueError, match="expected nine squares"):
+            Game(board)
+    for n in (-1, 10**6):
+        with pytest.raises(ValueError, match="the size of the train split"):
+            openings("train", n)
     with pytest.raises(ValueError, match="not an empty square"):
         after_move("x........", "1")
 

@@ -442,7 +442,7 @@ FAMILIES = [
 
 
 def _cover(intervals, gap):
-    """Joined by repeating: any two that are near enough become one, until there are none."""
+    """Join any two that are near enough, until there are no such two."""
     left = [list(interval) for interval in intervals]
     while True:
         near = next(((a, b) for a in left for b in left if a is not b and a[0] <= b[0] <= a[1] + gap), None)
