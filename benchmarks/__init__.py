@@ -1,1 +1,1 @@
-"""Side-by-side measurements. Each module prints one JSON line with its ratio; RESULTS.md keeps what they printed."""
+"""Benchmarks. Each prints one JSON line, most of them with a ratio to a baseline; RESULTS.md records the output."""

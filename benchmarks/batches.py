@@ -1,4 +1,4 @@
-"""The batches of benchmarks.learner: one step of each notebook, and long games."""
+"""The batches of benchmarks.learner: steps as in the notebooks, and long games."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def cut(trajectory: art.Trajectory) -> art.Trajectory:
 
 
 def text_games(model: art.TrainableModel, groups: int = 4, size: int = 16) -> list:
-    """Return a step of notebook 02: each prompt is the current board, and each turn has a reward."""
+    """Return games to the tile 128, with the prompts of notebook 02 (the current board), and a reward for each turn."""
     return [
         art.TrajectoryGroup(text_game(model, seed, by_tool=False) for _ in range(size)) for seed in games("train", groups)
     ]

@@ -1,9 +1,9 @@
 """Training throughput on a shared machine, for two spin times of torch's threads.
 
-`python -m benchmarks.beside` prints one JSON line. Each round SmolLM2 samples 8 short answers and is trained on them,
+`python -m benchmarks.beside` prints one JSON line. In each round SmolLM2 samples 8 short answers and is trained on them,
 with as many threads as cores. `ratio_alone`: rounds per second with the spin time that `import art_nb` sets, over those
 with torch's default. `ratio_beside`: the same while another process keeps one core busy, as a rendering browser does.
-`ratio_twice`: the same while a second such training runs. The two sides alternate. A ratio is null if torch's default
+`ratio_twice`: the same while a second training does the same. The two sides alternate. A ratio is null if torch's default
 completed no round.
 """
 
@@ -55,7 +55,7 @@ def training(side: str) -> Iterator[subprocess.Popen]:
 
 
 def rounds(side: str, seconds: float, beside: str) -> float:
-    """Return rounds per second, after three for warm-up, while the named other work runs."""
+    """Return rounds per second, after three for warm-up. beside: the other work: "alone" (none), "beside" or "twice"."""
     with training(side) as run:
         lines = run.stdout
         assert lines is not None  # requested with PIPE

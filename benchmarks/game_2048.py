@@ -1,4 +1,4 @@
-"""Speed of the rules and players of 2048 compared with plain lists and loops, and strength of the players.
+"""Speed of 2048's rules and players compared with plain lists and loops, and strength of the players.
 
 `python -m benchmarks.game_2048 [--games 20]` prints one JSON line. `ratio`: moves per second of random legal play, over
 those of the same games with plain lists. `expectimax_ratio`: time per move of exact expectimax at depth 2 with lists,

@@ -70,7 +70,7 @@ def stock_generation(
 ) -> dict:
     """Measure stock TRL's generation phase, after a short warm-up. Returns what `TimedTrainer` records.
 
-    columns: one dict per group, the arguments of its environments' `reset`. turns: at most so many answers in a rollout.
+    columns: one dict per group, the arguments of its environments' `reset`. turns: limit on the answers per rollout.
     """
     policy = stock_policy(base, seed=0)
     rows = [{"prompt": [{"role": "user", "content": ""}], **column} for column in columns]
@@ -92,9 +92,9 @@ def stock_generation(
 class RolloutTask:
     """A task of tool-calling episodes that both sides run.
 
-    column: the argument of the environment's `reset`, and with it the name of a scenario's id. rollout: (model, scenario,
+    column: the argument of the environment's `reset` that takes a scenario's id. rollout: (model, scenario,
     maximum number of turns) -> trajectory. metric: a name, with the functions that compute it from our trajectories and from
-    the episodes of stock TRL's environments. noun: what a rollout is, for progress messages.
+    the episodes of stock TRL's environments. noun: the plural for rollouts in progress messages.
     """
 
     column: str

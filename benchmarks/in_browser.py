@@ -1,10 +1,10 @@
-"""The page "Watch it learn" in headless Chromium: bytes and seconds until it can be used, and milliseconds a move.
+"""The page "Watch it learn" in headless Chromium: bytes and seconds until it can be used, and milliseconds per move.
 
-`make book`, then `python -m benchmarks.in_browser` prints one JSON line. The page is loaded on a simulated line of 10
-Mbit/s with 40 ms of latency; `first_s` is the time until the first probabilities are on the page, `first_bytes` what was
-received until then, `all_bytes` what both views need. `move_ms` is the median time of a forward pass over a board of 2048,
-by factor of CPU throttling (as in Chrome's developer tools), `slowest_ms` the 95th percentile. `ratio` is transformers'
-time for the same boards, with torch's threads, over that of the browser without throttling.
+`make book`, then `python -m benchmarks.in_browser` prints one JSON line. The page is loaded over a simulated 10 Mbit/s
+link with 40 ms latency; `first_s` is the time until the first probabilities are on the page, `first_bytes` the bytes
+received until then, `all_bytes` the size of both views' policies. `move_ms` is the median time of a forward pass
+over a board of 2048, by factor of CPU throttling (as in Chrome's developer tools), `slowest_ms` the 95th percentile.
+`ratio` is transformers' time for the same boards, with torch's threads, over that of the browser without throttling.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(book: Path) -> dict:
     """Return the numbers of the module's docstring. Raises: SystemExit without the page or Chromium."""
     page = book / "book/watch_it_learn.html"
     if not page.exists() or not Path(CHROMIUM).exists():
-        raise SystemExit(f"{page} and {CHROMIUM} are needed: run `make book`; CHROMIUM names another browser")
+        raise SystemExit(f"{page} and {CHROMIUM} are needed: run `make book`, or set CHROMIUM to the browser's path")
     with ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=book)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:

@@ -1,8 +1,8 @@
 """Training while a server and two workers are killed by SIGKILL at random times, compared with an undisturbed run.
 
-`python -m benchmarks.kills [kills] [seed]` prints one JSON line (50 kills, seed 0). A run trains the course's nano model
-on games that workers play for a server, over HTTP, until this number of processes were killed and restarted; then another
-server trains for as many steps undisturbed.
+`python -m benchmarks.kills [kills] [seed]` prints one JSON line (50 kills, seed 0). A run trains
+the course's nano model on games that workers play for a server, over HTTP, until this number of
+processes have been killed and restarted; then another server trains for as many steps undisturbed.
 
 `lost` and `doubled`: episodes that are missing from a step or occur twice; `different`: steps whose tokens, rewards or
 advantages differ from the undisturbed run, and rows of metrics; `adapter_equal`: whether the last adapters are equal byte
@@ -76,7 +76,7 @@ class Process:
         assert self.running is not None
         self.running.kill()
         if self.running.wait() not in (-9, 1):  # 1 on Windows
-            raise RuntimeError(f"a {self.kind} ended by itself; its log:\n{self.log.read_text('utf-8')[-3000:]}")
+            raise RuntimeError(f"a {self.kind} exited by itself; its log:\n{self.log.read_text('utf-8')[-3000:]}")
 
 
 @dataclass

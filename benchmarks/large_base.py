@@ -1,8 +1,8 @@
 """A base model of Qwen3-0.6B's size that plays 2048 as data/nano does, for speed measurements without a download.
 
 `python -m benchmarks.large_base FOLDER` writes it in seconds. Size and vocabulary are those of
-https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json; the weights of data/nano lie in a corner of the first four
-layers' matrices, the rest is random numbers that change nothing. It therefore computes the same logits as data/nano, up to
+https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json; the weights of data/nano fill a corner of the first four
+layers' matrices, the rest is random numbers that have no effect. It therefore computes the same logits as data/nano, up to
 the rounding of bfloat16, at the cost of the larger model. What differs from Qwen3-0.6B: three layers attend to the last 256
 tokens only, as in data/nano, and the output head is not tied to the embedding (752 million parameters, not 596). A tied head
 would need one very large weight to suppress the tokens that data/nano does not have, and through it rounding errors would

@@ -10,12 +10,12 @@ learning rate are the same. Several batch sizes of stock TRL are measured, and t
 ours takes one step of each kind, so that a slow phase of the machine affects all. Raises SystemExit if the gradient norms
 of the first two steps differ.
 
-Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, a step of notebook 02; `email`, a step
-of notebook 04; `answers`, a step of notebook 06, the real model with its default dtype; `tools`, the same model's
+Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, 64 games to the tile 128; `email`, a
+step of notebook 04; `answers`, a step of notebook 06, the real model with its default dtype; `tools`, the same model's
 searches of the mailbox by tool calls. `distinct_tokens` is the number of nodes in a prefix tree of the whole batch.
 
 With `--other unsloth` stock TRL trains a model loaded by Unsloth, in the dtype of the stored weights. `--base` takes another
-base model. On a GPU `gib` is the largest memory that torch allocated on it, of ours with prefix trees and with padded rows.
+base model. On a GPU `gib` is the peak memory that torch allocated for ours, with prefix trees and with padded rows.
 Reports the seconds of each step on stderr; on a GPU the first step includes compilation.
 """
 

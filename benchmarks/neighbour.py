@@ -1,11 +1,11 @@
-"""Cost of a slow and a greedy client for another one: `python -m benchmarks.neighbour [seconds]` prints one JSON line.
+"""Cost of a slow and of a greedy client to another client: `python -m benchmarks.neighbour [seconds]` prints one JSON line.
 
-All have the token. One client asks the nano model for one token after the other over /v1, for `seconds` (10) in each case:
-alone; beside a slow client, which samples in lockstep, has one long answer in progress and lets 1.8 seconds pass after each
-short one; beside a greedy client, which samples 512 answers of 64 tokens at once in lockstep, again and again.
+All have the token. One client requests one token at a time from the nano model over /v1, for `seconds` (10) in each
+case: alone; alongside a slow client, which samples in lockstep, has one long answer in progress and waits 1.8 seconds
+after each short one; alongside a greedy client, which repeatedly samples 512 answers of 64 tokens at once in lockstep.
 
-`slow`, `greedy`: the client's answers alone over those beside that neighbour, 1 if it costs nothing. The greedy one costs
-what the server does for it. `answers`: the numbers of answers. `neighbour_answers`: those that the neighbours got.
+`slow`, `greedy`: the client's answers alone over those alongside that neighbour, 1 if it costs nothing. A greedy one
+costs the time that the server spends on it. `answers`: numbers of answers. `neighbour_answers`: those of the neighbours.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MODEL = {"project": "p", "name": "m", "base_model": "nano"}
 
 
 async def answers_in(seconds: float, ask: Callable[[], Awaitable[object]]) -> int:
-    """Await `ask()` one after the other; return how often it was answered in time."""
+    """Await `ask()` repeatedly; return the number of answers in time."""
     until, answered = time.monotonic() + seconds, 0
     while time.monotonic() < until:
         await ask()
@@ -72,7 +72,7 @@ class Neighbour:
 
 
 def beside(kind: str) -> None:
-    """Run a neighbour until this process is terminated; print how many answers it got, once a second."""
+    """Run a neighbour until this process is terminated; print its number of answers once a second."""
 
     async def main() -> None:
         neighbour = Neighbour()

@@ -1,7 +1,7 @@
 """Training speed when the next batch is sampled while the model trains, compared with alternating the two.
 
-`python -m benchmarks.overlap [steps]` prints one JSON line (12 steps; extra `ray`). Two models learn 2048 as in notebook
-02, from the same seed, on a `RayBackend` with one sampler and one learner with one thread each: one with
+`python -m benchmarks.overlap [steps]` prints one JSON line (12 steps; extra `ray`). Two models learn 2048 to the tile
+128, from the same seed, on a `RayBackend` with one sampler and one learner with one thread each: one with
 `max_staleness=0`, the other with 1. They alternate after a few steps, so that other work on the machine affects both.
 
 `ratio`: steps per minute with staleness 1 over those with 0. `apart` and `overlapped`: for each the steps per minute, the

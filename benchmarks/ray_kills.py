@@ -1,8 +1,8 @@
 """Training on Ray while samplers and learner are killed by SIGKILL at random times, compared with an undisturbed run.
 
-`python -m benchmarks.ray_kills [kills] [seed]` prints one JSON line (30 kills, seed 0; extra `ray`). A run trains the
-nano model on 2048 as in notebook 02, in smaller steps, with two samplers and a learner, until this number of actors were
-killed; then another run takes as many steps undisturbed.
+`python -m benchmarks.ray_kills [kills] [seed]` prints one JSON line (30 kills, seed 0; extra
+`ray`). A run trains the nano model on 2048 to the tile 128, with two samplers and a learner,
+until this number of actors have been killed; then another run takes as many steps undisturbed.
 
 `lost` and `doubled`: episodes that are missing from a step or occur twice, and rows of metrics; `different`: steps whose
 tokens differ from the undisturbed run (rounding depends on the batches of the two samplers and can change a sample and
@@ -100,7 +100,7 @@ def learned(model: art.TrainableModel, step: int) -> Counter[str]:
 
 
 async def run(folder: str, kills: int, steps: int, draw: random.Random) -> dict:
-    """Train for at least `steps` steps and until `kills` actors were killed."""
+    """Train for at least `steps` steps and until `kills` actors have been killed."""
     async with art.RayBackend(samplers=SAMPLERS, path=folder, engine="transformers") as backend:
         model = art.TrainableModel(name="m", project="benchmarks", base_model=str(BASE))
         await model.register(backend)

@@ -3,8 +3,8 @@
 For each player, on the first 200 test problems: `repaired` (all hidden tests pass), `visible` (all examples pass),
 `only_visible` (examples pass, hidden tests do not) and `special` (the code compares with the examples, `special_cases`)
 in percent, the rewards by hidden tests and by examples, and `runs`, the mean number of executions of the code. `tries`
-tries every mutation in the order of the text, `tries_8` at most eight in random order, `guesses` makes random calls of
-the tools, `special_cases` adds an `if` for each failing example, `knows` reverts the bug. `ratio` is the reward of
+tries every mutation in the order of the text, `tries_8` at most eight in random order, `guesses` makes random tool
+calls, `special_cases` adds an `if` for each failing example, `knows` reverts the bug. `ratio` is the reward of
 special cases by examples over that by hidden tests.
 """
 

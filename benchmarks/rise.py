@@ -9,7 +9,7 @@ at each step, and the seconds of training. `ratio` is the mean of `trained_best`
 
 The settings are the notebook's. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
 the baseline. `python -m benchmarks.rise > data/results/rise_2048.jsonl` writes the results that notebook 02 shows. With
-`--trained-share 1` they belong in rise_2048_all_moves.jsonl. Both files are of games in which an answer is one token. The
+`--trained-share 1` they belong in rise_2048_all_moves.jsonl. In both files an answer is one token. The
 older runs of rise_2048_settings.jsonl, all with `--trained-share 1`, also sampled the end token of each answer; they
 differ in `--board-value` and `--turn-discount`.
 """
@@ -73,7 +73,7 @@ async def episode(model: art.TrainableModel, recipe: TrainingRecipe, seed: int, 
 
 
 def shaped(rewards: list[float], values: list[float], discount: float) -> list[float]:
-    """Return the rewards of moves, from each of whose returns the value of the board before the move is subtracted."""
+    """Return turn rewards that lower the return of each move by the value of the board before it."""
     return [r + discount * later - value for r, value, later in zip(rewards, values, [*values[1:], 0.0], strict=True)]
 
 

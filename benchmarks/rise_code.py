@@ -1,4 +1,4 @@
-"""The rise of repaired functions by training, from several seeds.
+"""The rise in repaired functions through training, from several seeds.
 
 `python -m benchmarks.rise_code --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and all
 samples), over the first 200 test problems, the columns of `rising.before_and_after` for `repaired` (all hidden tests pass);
@@ -57,7 +57,7 @@ def at_random(chosen: list[Problem], tries: list[dict[str, float]], draws: int =
 
 
 def repaired_by_rule(problem: Problem, tries: int, draw: int = 0, kinds: Sequence[str] = ()) -> float:
-    """Return 1 if so many mutations, none twice, repair the problem, else 0. kinds: tried first, the rest at random."""
+    """Return 1 if `tries` mutations, none repeated, repair the problem, else 0. kinds: tried first, the rest at random."""
     player = random_mutation_player(random.Random(f"{draw} {problem.id}"), tries, kinds)
     return play(player, MutationRepair(problem)).metrics()["repaired"]
 

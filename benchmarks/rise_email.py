@@ -9,7 +9,7 @@ by question), `correct`, `sources_right`, `read_right` (the correct email was re
 `email_search.players.avoid_giving_up` (before) and the trained model at its best temperature (after). Use `--split val`
 to choose settings, so that the test questions stay unseen. `--reward` chooses the reward of training: `calls` has one
 reward per call, see `EmailSearch.progress`; `simple` is 1 for a correct answer, -1 for a malformed call and 0 for any
-other end; `art-e` is the published reward; `mild` is the same with a wrong answer rewarded like none (notebook 04
+other end; `art-e` is the published reward; `mild` is the same, but rewards a wrong answer like none (notebook 04
 trains with `calls`, and compares `art-e` and `mild` over six steps).
 """
 

@@ -1,8 +1,8 @@
 """The rise of data/nano on gymnasium's FrozenLake, in the training of notebook 13, from several seeds.
 
 `python -m benchmarks.rise_lake --seeds 0 1 2` prints the columns of all benchmarks of learning
-(`rising.before_and_after`) on 200 lakes that no other split has. The rule looks one step ahead
-(`course.frozen_lake.careful_chance`). The extra `gymnasium` is needed.
+(`rising.before_and_after`) on 200 lakes that are in no other split. The rule looks one step ahead
+(`course.frozen_lake.careful_chance`). Needs the extra `gymnasium`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 `python -m benchmarks.rise_real --seeds 0 1 2` prints one JSON line; `--task sums` is the notebook's second task, addition.
 `runs` has for each seed of the backend (initial adapter and all samples), in percent of 200 held-out prompts (sums: 100):
-`untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with most right
+`untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with most correct
 answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or `+`), the paired rise
 with a 95% interval, each side at its best temperature, and the seconds of training. `ratio` is the mean of `trained_best`
 over that of `untrained_best`. The settings are the notebook's.
@@ -37,7 +37,7 @@ Prompt = tuple[str, int]  # split, number
 
 @dataclass(frozen=True)
 class PromptTask:
-    """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers right.
+    """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers correctly.
 
     learning_rate: of the first step. scale_rewards: see `art_nb.TrainConfig`.
     """
@@ -119,7 +119,7 @@ async def measure_seed(folder: str, base: str, seed: int, task: PromptTask, coun
 
 
 def measure(seeds: list[int], task: PromptTask, base: str = "", count: int | None = None) -> dict:
-    """base: by default SmolLM2. count: at most so many prompts, for a quick run."""
+    """base: by default SmolLM2. count: limit on the prompts, for a quick run."""
     with tempfile.TemporaryDirectory() as folder:
         runs = [asyncio.run(measure_seed(folder, base or smollm2(), seed, task, count)) for seed in seeds]
     untrained, trained = (fmean(run[side] for run in runs) for side in ("untrained_best", "trained_best"))

@@ -1,4 +1,4 @@
-"""The rise of the real model's accuracy in searching emails by GRPO, from several seeds.
+"""The rise of the real model's accuracy in searching emails through GRPO, from several seeds.
 
 `python -m benchmarks.rise_real_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (all samples; the
 initial adapter is always data/real_email), over the first 200 test questions, before and after training: `correct`,
@@ -7,8 +7,8 @@ the mean number of calls; each with its rise and a 95% interval (paired by quest
 and the seconds of training. The temperature is 1, as in training. The training is that of
 data/real_email_trained/maker.py. Use `--split val` to choose settings, so that the test questions stay unseen.
 
-`python -m benchmarks.rise_real_email --stored` trains nothing: the two adapters in data search, at temperature 1 and
-greedily. `searches` has for each the METRICS of its searches, a number for each question. It is
+`python -m benchmarks.rise_real_email --stored` trains nothing: it searches with the two adapters in data, at temperature 1
+and greedily. `searches` has for each the METRICS of its searches, a number for each question. It is
 data/results/real_email_searches.json, which notebook 06 shows.
 """
 

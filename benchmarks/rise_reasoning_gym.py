@@ -1,12 +1,11 @@
-"""What SmolLM2 learns of generated tasks of reasoning-gym: a table of its tasks, untrained, and the rise from several seeds.
+"""SmolLM2 on generated tasks of reasoning-gym: a table of the untrained model's accuracy, and the rise from several seeds.
 
-`python -m benchmarks.rise_reasoning_gym` prints for each of TASKS the percent of 50 validation questions that the untrained
-model answers right, greedy and at the temperatures 0.3, 0.5 and 1, pass@8 at temperature 1, and the rule: the answer that
-is most frequent in training (number_format: the first of the two numbers). Five tasks have a second row, with four worked
-examples in the prompt. With `--task word_sequence_reversal --examples 4 --seeds 0 1 2` it trains as notebook 13 does, but
-for 24 steps in place of 12, and prints the columns of all benchmarks of learning (`rising.before_and_after`), measured on
-200 held-out questions.
-The extra `reasoning-gym` is needed.
+`python -m benchmarks.rise_reasoning_gym` prints for each of TASKS the percent of 50 validation questions that the
+untrained model answers correctly, greedy and at the temperatures 0.3, 0.5 and 1, pass@8 at temperature 1, and the
+rule: the answer that is most frequent in training (number_format: the first of the two numbers). Five tasks have
+a second row, with four worked examples in the prompt. With `--task word_sequence_reversal --examples 4 --seeds 0 1 2`
+it trains as notebook 13 does, but for 24 steps instead of 12, and prints the columns of all benchmarks of
+learning (`rising.before_and_after`), measured on 200 held-out questions. Needs the extra `reasoning-gym`.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def environment(name: str) -> ReasoningGymEnvironment:
 
 
 def by_rule(name: str, train: list[Row], held_out: list[Row]) -> list[bool]:
-    """Return whether the task's rule answers each held-out question right."""
+    """Return whether the task's rule answers each held-out question correctly."""
     asked = environment(name)
     constant = most_frequent_answer(asked, train)
     return played_by_rule(asked, held_out, TASKS[name].rule or (lambda item: constant))
@@ -138,7 +137,7 @@ def player(
 
 
 async def untrained(folder: str, base: str, names: list[str], count: int) -> dict[str, dict[str, float]]:
-    """Return for each task the percent of right answers at each temperature, and pass@8, without training."""
+    """Return for each task the percentage of correct answers at each temperature, and pass@8, without training."""
     model = await registered(folder, base, "untrained", engine="transformers", slots=64)
     found: dict[str, dict[str, float]] = {}
     prompts = [(name, examples) for name in names for examples in (0, EXAMPLES) if TASKS[name].worked or not examples]
@@ -184,7 +183,7 @@ def measure(seeds: list[int], name: str, base: str = "", examples: int = 0, **fe
 
 
 def table(base: str = "", names: list[str] | None = None, count: int = TABLE) -> dict[str, Any]:
-    """Return what the untrained model answers right of each task. base, names, count: see `measure`."""
+    """Return the untrained model's percentages of correct answers for each task. base, names, count: see `measure`."""
     with tempfile.TemporaryDirectory() as folder:
         return {"tasks": asyncio.run(untrained(folder, base or smollm2(), names or list(TASKS), count))}
 

@@ -1,4 +1,4 @@
-"""The results of the notebook on tic-tac-toe with other seeds: training on demonstrations, then self-play.
+"""The results of notebook 03, Tic-tac-toe, with other seeds: training on demonstrations, then self-play.
 
 `python -m benchmarks.rise_self_play --seeds 0 1 2` executes the notebook's cells, up to the evaluation after self-play,
 with another seed of the backend (initial adapter and all samples). It prints one JSON line: for each seed the columns of

@@ -1,4 +1,4 @@
-"""The rise of solved customer service tasks by training, from several seeds.
+"""The rise in solved customer service tasks through training, from several seeds.
 
 `python -m benchmarks.rise_service --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and
 all samples), over the first 200 test tasks at the shop's front desk, the columns of `rising.before_and_after` for `solved`

@@ -8,7 +8,7 @@ loop ends (`turns` is the mean length). Raises SystemExit if the two sides had d
 
 `turn_cost_ratio`: a second measurement, of ours alone: the time of turn 80 of 64 games over that of turn 10 of 64 others.
 Turns of the two sets alternate, and the ratio is the median of nine pairs. A malformed answer does not end these games,
-so that late turns are as many as early ones.
+so that all of them reach the late turns.
 
 `--task email`, `code` and `retail` measure other tasks: see benchmarks/rollout_email.py, rollout_code.py and
 rollout_service.py. `--model real` compares the real language model with itself in float32: see

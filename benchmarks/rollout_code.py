@@ -31,7 +31,7 @@ async def rollout(
     model: art.TrainableModel, problem: Problem, max_turns: int = MUTATION_TURNS, temperature: float = 1.0,
     paid_by: str = "hidden",
 ) -> tuple[art.Trajectory, MutationRepair]:
-    """Let the model repair one problem."""
+    """Have the model repair one problem."""
     repair = MutationRepair(problem, max_turns=max_turns, paid_by=paid_by)
     trajectory = await environments.rollout(
         model.openai_client(), repair, model=model.get_inference_name(), metadata={"problem": problem.id},

@@ -33,12 +33,12 @@ MAX_TOKENS = 48  # of one answer; a call takes 10 to 35
 async def rollout(
     model: art.TrainableModel, scenario: Scenario, max_turns: int = MAX_TURNS, **request: Any
 ) -> art.Trajectory:
-    """Let the model search as in notebook 04. request: see `play`."""
+    """Search with the model as in notebook 04. request: see `play`."""
     return await play(model, EmailSearch(course_mailbox(), scenario, max_turns), **request)
 
 
 async def play(model: art.TrainableModel, search: EmailSearch, client: Any = None, **request: Any) -> art.Trajectory:
-    """Let the model make a search. client: by default the model's. request: overrides the parameters of its requests."""
+    """Run one search with the model. client: by default the model's. request: overrides the parameters of its requests."""
     request = {"model": model.get_inference_name(), "max_tokens": MAX_TOKENS, "temperature": 1.0} | request
     metadata = {"scenario": search.scenario.id}
     return await environments.rollout(client or model.openai_client(), search, metadata=metadata, **request)

@@ -29,7 +29,7 @@ async def rollout(
     max_turns: int = DESK_TURNS,
     at: type[Desk] = FrontDesk,
 ) -> tuple[art.Trajectory, Desk]:
-    """Let the model work on one task at a desk."""
+    """Have the model work on one task at a desk."""
     desk = at(course_world(at.domain), task, max_turns=max_turns)
     trajectory = await play_episode(
         model.openai_client(), desk, model=model.get_inference_name(), metadata={"task": task.id}, max_tokens=MAX_TOKENS,

@@ -8,14 +8,14 @@
 - `time`: percent of the time of another run, under torch's profiler, which slows small operations down: `matmul`,
   `attention`, `softmax` (log-probabilities, entropy, drawing tokens), `tensors` (all other operations on tensors),
   `templates` (chat template, tokenizer, sequences and their layout), `environment`, `python` (everything else, with the
-  dispatch of operations), `idle` (the event loop waits). On a GPU these are the times of the processor that starts the
+  dispatch of operations), `idle` (the event loop waits). On a GPU these are the times of the CPU, which starts the
   operations, and `gpu` is the part of the time in which the GPU computes.
 
 Sampling is a step of a notebook as benchmarks.rollout gathers it, training one optimizer step as in benchmarks.learner.
 The limit is of the arithmetic alone: tokens of a conversation are sampled one after the other, so their products have as
 many rows as there are conversations.
 
-`python -m benchmarks.roofline --notebooks 00_start_here ...` executes notebooks instead, which takes their minutes, and
+`python -m benchmarks.roofline --notebooks 00_start_here ...` executes notebooks instead, which takes minutes each, and
 prints the peak resident memory of each in GiB (Linux).
 """
 
@@ -96,7 +96,7 @@ class Product(NamedTuple):
 
 @dataclass(frozen=True)
 class Shape:
-    """What a decoder computes for a token: its linear layers, its output head, and H heads of size D with K of keys."""
+    """A decoder's computation for a token: linear layers, output head, and attention heads (`kv_heads` of them for keys)."""
 
     products: tuple[Product, ...]
     head: Product
@@ -150,7 +150,7 @@ def work_of(sequences: Sequence[Sequence[int]], with_output: Sequence[Sequence[i
 def product_flops(product: Product, backward: bool) -> int:
     """Return the operations of a token in a linear layer with a frozen weight, by the cheaper way to train its adapter.
 
-    Two for each multiplication and addition. Backward needs the gradient of the input, except in the first layer, and of
+    A multiply-add counts as two. Backward needs the gradient of the input, except in the first layer, and of
     the adapter's factors A and B; or, with the adapter added to the weight, of the whole weight.
     """
     full, thin = 2 * product.inputs * product.outputs, 2 * product.rank * (product.inputs + product.outputs)
@@ -191,7 +191,7 @@ def speed(shape: Shape, product: Product | None, rows: int | None, keys: int) ->
 
 @cache
 def product_speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype, device: torch.device) -> float:
-    """Return the FLOP/s of a linear layer on so many tokens."""
+    """Return the FLOP/s of a linear layer on `rows` tokens."""
     x = torch.randn(rows, inputs, dtype=dtype, device=device)
     weight = torch.randn(outputs, inputs, dtype=dtype, device=device)
     return 2 * rows * inputs * outputs / fastest(lambda: linear(x, weight), device)
@@ -361,7 +361,7 @@ def of_task(task: RolloutTask, scenarios: list[Any], size: int) -> Rollouts:
 
 
 def parts(groups: int = 16, size: int = 8, turns: int = 40, base: str = "") -> dict[str, Callable[[], dict]]:
-    """Return what can be measured, by name. base: of the parts with 2048, by default the nano model."""
+    """Return the measurable parts, by name. base: of the parts with 2048, by default the nano model."""
     def tool_calls(base: Path, task: RolloutTask, scenarios: Callable[[], list[Any]]) -> Callable[[], dict]:
         return lambda: sampling(str(base), of_task(task, scenarios(), size))
 

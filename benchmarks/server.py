@@ -1,9 +1,9 @@
 """Overhead of serving: 64 clients that stream over HTTP, compared with the same requests in process.
 
-`python -m benchmarks.server [seconds]` prints one JSON line. Each client sends a board to the course's nano model, reads
-the stream to its end and repeats, for 60 seconds in all by default. The temperature is so high that an answer has about
-64 tokens instead of the two of a move. Three modes alternate in rounds of 15 seconds, so that other work on the machine
-affects all: in process, in process with streaming, and over HTTP.
+`python -m benchmarks.server [seconds]` prints one JSON line. Each client sends a board to the course's nano
+model, reads the stream to its end and repeats, by default for 60 seconds in each mode. The temperature is so
+high that an answer has about 64 tokens instead of the two of a move. Three modes alternate in rounds of 15
+seconds, so that other work on the machine affects all: in process, in process with streaming, and over HTTP.
 
 The server is a separate process, as started by `art-nb serve`, and the 64 `openai` clients are another. They share the
 machine, while a sampler in process has it alone. `ratio`: sampled tokens per second over HTTP over those in process,

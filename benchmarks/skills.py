@@ -24,7 +24,7 @@ from game_2048.environment import DEFAULT_TURN_WEIGHTS
 
 WINNING_TILE = 128
 GROUPS, SIZE = 4, 16
-MAX_TURNS = 200  # more than a game up to the tile 128 has
+MAX_TURNS = 200  # more than a game to the tile 128 takes
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def direction(choice: Choice) -> str | None:
 
 
 def game_2048(by_tool: bool = False) -> Skill:
-    """Return the task of notebook 02. by_tool: ours uses tool calls as well, so that only the reward differs."""
+    """Return notebook 02's task, to the tile 128. by_tool: ours also uses tool calls, so that only the reward differs."""
     return Skill(
         lambda: str(BASE), 0.2, GROUPS, SIZE, art.TrainConfig(learning_rate=1.5e-3, turn_discount=0.5),
         training=lambda number: number, held_out=lambda count: list(games("val", count)),

@@ -1,7 +1,7 @@
 """The baseline: TRL's GRPOTrainer, with the same base model and initial adapter.
 
 TRL 1.15 computes log-probabilities with a Triton kernel that CPU builds of torch lack, so there the published trainer can
-sample but not train. Unsloth's CPU backend replaces the kernel by plain torch and changes nothing else in GRPOTrainer; it
+sample but not train. Unsloth's CPU backend replaces the kernel with plain torch and changes nothing else in GRPOTrainer; it
 is imported first where the kernel is missing.
 """
 

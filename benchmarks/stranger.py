@@ -1,13 +1,12 @@
 """Cost of a client without the token for the owner: `python -m benchmarks.stranger [seconds]` prints one JSON line.
 
-The owner asks for /status, one connection a request, first alone and then beside a stranger, for `seconds` (10) each. The
-stranger holds 300 connections with half a header and 300 with half a body of /login, opens new ones for those that are
-closed, sends requests without the token and requests that are no HTTP. The server, started by `art-nb serve`, may open 256
-files.
+The owner requests /status, each time over a new connection, first alone, then alongside a stranger, for `seconds` (10) each.
+The stranger holds 300 connections with half a header and 300 with half a body of /login, opens new ones for those that are
+closed, and sends requests without the token and bytes that are not HTTP. The server (`art-nb serve`) may open 256 files.
 
-`slowdown`: the owner's requests per second alone over those beside the stranger. `failed`: requests of the owner without an
-answer. `held`: the most connections that the server had open. `cpu_s`, `logged_bytes`: processor time and log of the server
-while the stranger was there. `stranger_requests`: those that were answered.
+`slowdown`: the owner's requests per second alone over those alongside the stranger. `failed`: requests of the owner without
+an answer. `held`: the server's maximum number of open connections. `cpu_s`, `logged_bytes`: the server's CPU time and log
+during the attack. `stranger_requests`: those that were answered.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class Stranger:
             each.close()
 
     def _flood(self) -> None:
-        """Send requests without the token, and bytes that are no request."""
+        """Send requests without the token, and bytes that are not a request."""
         with httpx.Client(base_url=URL, timeout=1) as client:
             while not self._stopped.is_set():
                 with suppress(httpx.HTTPError):
@@ -74,7 +73,7 @@ class Stranger:
 
 
 def owner_asks(seconds: float) -> tuple[int, int]:
-    """Send requests with the token, each over a new connection. Returns the numbers of answered and failed ones."""
+    """Send requests with the token, each over a new connection. Returns the numbers of answered and of failed requests."""
     answered = failed = 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -35,7 +35,7 @@ ITEMS = {
     ),
     "mailbox": Item(
         "environments/email_search/email_search/data", "environments/email_search/maker/build.py",
-        "mails and questions of email search (seconds)",
+        "emails and questions of email search (seconds)",
     ),
     "judged_groups": Item(
         "data/judged_groups", "data/judged_groups/maker.py", "trajectory groups for measuring judges (a minute)"
@@ -50,7 +50,7 @@ ITEMS = {
     ),
     "real_email": Item(
         "data/real_email", "data/real_email/maker.py",
-        "adapter with which SmolLM2 searches mails (half an hour on two cores; downloads the model, 93 MB)",
+        "adapter with which SmolLM2 searches emails (half an hour on two cores; downloads the model, 93 MB)",
     ),
     "real_email_trained": Item(
         "data/real_email_trained", "data/real_email_trained/maker.py", "that adapter after GRPO (half an hour on one core)"

@@ -17,7 +17,7 @@ SUMS = "SHA256SUMS"
 
 
 def write_item(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Replace the made files of `folder` by those that `fill(an empty folder)` writes, and SHA256SUMS.
+    """Replace the made files of `folder` with those that `fill(an empty folder)` writes, and SHA256SUMS.
 
     The files made before are those in the old SHA256SUMS; all other files, such as the maker, are kept.
     """

@@ -1,6 +1,6 @@
 """Make a nano base model: a tokenizer, a tiny Qwen3, supervised training, an evaluation on held-out prompts, a card.
 
-It does not depend on tasks: what differs between models is a `Recipe`. The makers are data/nano*/maker.py.
+It does not depend on tasks: a `Recipe` has the parts that differ between models. The makers are data/nano*/maker.py.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def excess_loss(
 ) -> torch.Tensor:
     """Return the cross-entropy of the answers minus the entropy of their targets, a scalar: 0 is perfect knowledge.
 
-    hidden: (B, T, H), output of the last layer. answers: (N, 2), as of `stack`. target: (N, V).
+    hidden: (B, T, H), output of the last layer. answers: (N, 2), from `stack`. target: (N, V).
     """
     logits = model.lm_head(hidden[answers[:, 0], answers[:, 1]])
     return F.cross_entropy(logits, target) - torch.special.entr(target).sum(-1).mean()

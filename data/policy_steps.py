@@ -21,7 +21,7 @@ def checkpoints_of(model: art.TrainableModel, path: str | Path) -> Path:
 
 
 def quantised(adapter: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return each matrix in int8, and as NAME_scale (rows, 1) in float16 what its rows are to be multiplied by."""
+    """Return each matrix in int8, and as NAME_scale (rows, 1) in float16 the factors of its rows."""
     found = {}
     for name, tensor in adapter.items():
         scale = (tensor.float().abs().amax(1, keepdim=True) / 127).clamp(min=1e-6).half()

@@ -24,7 +24,7 @@ from data.nano_email.demonstrations import DemonstrationsEmail
 from email_search.environment import I_DONT_KNOW
 from email_search.questions import MONTHS, PATTERNS, read_question
 
-# Like the other model's, but of a tool's schema it shows only the names: the descriptions would be most of a short
+# Like the other model's, but it shows only the names in a tool's schema: the descriptions would be most of a short
 # conversation, and this model cannot read them.
 CHAT_TEMPLATE = chat_format.CHAT_TEMPLATE.replace(
     "{%- for tool in tools %}{{- (tool.function if tool.function is defined else tool) | tojson + '\\n' }}{%- endfor %}",
@@ -66,7 +66,7 @@ CLASS_COUNTS = (len(PATTERNS), len(WHICH), 1 + len(MONTHS))
 
 
 def question_classes(question: str) -> tuple[int, int, int]:
-    """Return what a question asks for: the kind of value (index in PATTERNS), which (in WHICH), the month or 0."""
+    """Return the classes of a question: the kind of value (index in PATTERNS), which (in WHICH), the month or 0."""
     parsed = read_question(question)
     kind = [pattern for _, pattern in PATTERNS].index(parsed.pattern)
     return kind, WHICH.index(parsed.which), int(parsed.month[-2:] or 0)

@@ -21,7 +21,7 @@ from course.policy_files import kept_steps
 from data.item import write_described
 from data.policy_steps import checkpoints_of, games_table, save_steps
 
-COLUMNS = ("won against random", "drawn against perfect")  # of what the notebook's `measure` returns
+COLUMNS = ("won against random", "drawn against perfect")  # of the notebook's `measure`
 MEASURE = """
 for step in kept_steps(await model.get_step()):
     row = await measure(f"after step {step}", model.get_inference_name(step) if step else model.base_model)

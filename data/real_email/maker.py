@@ -94,5 +94,5 @@ Made by `python -m data real_email` (data/real_email/maker.py) in {minutes} minu
 | loss of the last {last} batches | {loss} nats per token, which includes the player's random choices |
 
 training.json has these figures and the losses of the first batches; tests/base_models/test_data.py reproduces the first. SHA256SUMS lists
-the files' hashes. Licence: Apache-2.0, as of the project and of the base model.
+the files' hashes. Licence: Apache-2.0, like the project and the base model.
 """  # noqa: E501 - a table's row is one line

@@ -107,5 +107,5 @@ Made by `python -m data real_email_trained` (data/real_email_trained/maker.py) i
 | --- | --- |
 | learning rate | {learning_rate}, falling linearly to a tenth of it |
 
-training.json has these figures, SHA256SUMS the files' hashes. Licence: Apache-2.0, as of the project and of the base model.
+training.json has these figures, SHA256SUMS the files' hashes. Licence: Apache-2.0, like the project and the base model.
 """  # noqa: E501 - a sentence with a command in it is one line

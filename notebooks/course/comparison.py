@@ -1,4 +1,4 @@
-"""What did training teach? Both policies at their best temperatures, pass@k of the untrained one, and a rule.
+"""Compare a trained policy with the untrained one, each at its best temperature, with pass@k and with a rule.
 
 A policy that is sampled at a lower temperature often succeeds more. Training that only lowers the entropy has the same
 effect, so a fair comparison chooses the best temperature of each side, on validation scenarios, and measures on others.

@@ -78,7 +78,7 @@ class LiveClient(NotebookClient):
         return super().output(outs, msg, display_id, cell_index)
 
     def flush(self) -> None:
-        """Pass on what a cell printed without a line end."""
+        """Pass on the last output of a cell if it did not end in a newline."""
         if self.rest:
             self.on_line(self.rest)
         self.rest = ""

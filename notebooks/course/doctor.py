@@ -1,4 +1,4 @@
-"""Check whether this machine has what the course needs, and say what to do about the rest: `python -m art_nb doctor`."""
+"""Check whether this machine has what the course needs, and advise on the rest: `python -m art_nb doctor`."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def packages() -> Iterator[Finding]:
 
 
 def lock() -> Finding:
-    """Compare the installed packages with the lock. Others run the course too, so a deviation is not an error."""
+    """Compare the installed packages with the lock. Other versions run the course too, so a deviation is not an error."""
     from packaging.requirements import Requirement
 
     if ON_COLAB:

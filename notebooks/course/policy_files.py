@@ -1,4 +1,4 @@
-"""What a browser needs from a small trained policy: weights, configuration, tokenizer, positions, the code.
+"""The data that a browser needs to run a small trained policy: weights, configuration, tokenizer, positions, the code.
 
 Depends on the standard library only: the book is built without torch (book/watch.py).
 """

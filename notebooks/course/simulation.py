@@ -1,6 +1,6 @@
 """Simulate how a run's time depends on samplers, groups and turns: the backends' scheduler with measured durations.
 
-It models conversations, samplers and one learner by their durations; no model is computed.
+It models conversations, samplers and one learner by their durations; no model is run.
 
 An episode is assigned to the sampler with the fewest episodes and stays there, where its KV cache is. A sampler answers all
 its episodes together, one turn at a time. The learner trains on a batch when the batch's last episode has ended; a batch may

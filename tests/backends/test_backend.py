@@ -212,25 +212,30 @@ import asyncio, sys
 import art_nb as art
 from art_nb.storage import checkpoints
 checkpoints.LOCK_S = 0.1
-model = art.TrainableModel(name="m", project="p", base_model=sys.argv[1], _internal_config={"peft_args": {"r": 4, "lora_alpha": 8}})
-asyncio.run(model.register(art.LocalBackend(path=sys.argv[2], engine="transformers")))
+for _ in range(2):
+    model = art.TrainableModel(name="m", project="p", base_model=sys.argv[1], _internal_config={"peft_args": {"r": 4, "lora_alpha": 8}})
+    try:
+        asyncio.run(model.register(art.LocalBackend(path=sys.argv[2], engine="transformers")))
+        print("LOADED", flush=True)
+    except RuntimeError as error:
+        print("REFUSED:", error, flush=True)
+    sys.stdin.readline()
 """
 
 
 def test_a_model_is_loaded_in_one_process_at_a_time(base, tmp_path):
-    def elsewhere():
-        return subprocess.run([sys.executable, "-c", LOADS, base, tmp_path], capture_output=True, text=True)
-
     async def main():
         model = await registered(base, tmp_path)
         await registered(base, tmp_path)  # again in this process: a cell that is run twice
-        refused = elsewhere()
-        assert refused.returncode == 1 and "RuntimeError: another process is using" in refused.stderr
+        assert other.stdout.readline().startswith("REFUSED: another process is using")
         await model.backend().close()
 
-    asyncio.run(main())
-    gc.collect()
-    assert elsewhere().returncode == 0
+    command = [sys.executable, "-c", LOADS, base, tmp_path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        asyncio.run(main())
+        gc.collect()
+        assert other.communicate("again\n")[0] == "LOADED\n"
+    assert other.returncode == 0
 
 
 def test_a_closed_backend_keeps_no_model(base, tmp_path):
@@ -264,7 +269,7 @@ BAD_BATCHES = {
     "no trainable token": lambda groups: setattr(
         groups[1].trajectories[2], "messages_and_choices", [{"role": "user", "content": "?"}]
     ),
-    "2 groups hold no trajectory; the first of 8 errors: builtins.OSError: lost": lambda groups: [
+    "2 groups contain no trajectory; the first of 8 errors: builtins.OSError: lost": lambda groups: [
         groups.clear(),
         groups.extend(art.TrajectoryGroup([OSError("lost")] * 4) for _ in range(2)),
     ],

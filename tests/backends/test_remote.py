@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+import time
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -499,14 +500,23 @@ def test_a_cancelled_request_is_not_sampled(server, tiny_base, tmp_path):
     async def main():
         async with remote(server, tmp_path) as backend:
             model = await registered(backend, tiny_base, "cancelled")
-            asked = {"model": "cancelled", "messages": [{"role": "user", "content": "a"}], "max_tokens": 480, "n": 8}
-            before = (await backend.connection.ask("GET", "/status"))["sampling"]["tokens"]
-            asking = asyncio.create_task(model.openai_client().chat.completions.create(**asked))
-            while not (await backend.connection.ask("GET", "/status"))["sampling"]["active"]:
+            asked = {"model": "cancelled", "messages": [{"role": "user", "content": "a"}], "max_tokens": 480, "n": 8, "temperature": 50, "seed": 22}
+            create = model.openai_client().chat.completions.create
+
+            async def sampling():
+                return (await backend.connection.ask("GET", "/status"))["sampling"]
+
+            before = (await sampling())["tokens"]
+            await create(**asked)
+            whole = (await sampling())["tokens"] - before
+            asking = asyncio.create_task(create(**asked))
+            while not (await sampling())["active"]:
                 assert not asking.done()
             asking.cancel()
             await asyncio.wait_for(asyncio.wait([backend.lockstep_client(model).driver]), 15)
-            sampling = (await backend.connection.ask("GET", "/status"))["sampling"]
-            assert sampling["active"] == 0 and sampling["tokens"] - before < 8 * 480
+            until = time.monotonic() + 15
+            while (now := await sampling())["active"]:
+                assert time.monotonic() < until
+            assert whole > 200 and 0 < now["tokens"] - before - whole < whole / 2
 
     asyncio.run(main())

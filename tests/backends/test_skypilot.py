@@ -51,10 +51,10 @@ print("FOUND" + json.dumps(found))
 """
 
 
-def parsed(sky_python, paths):
-    """Return each file as SkyPilot parses it."""
+def run_in_sky(sky_python, code, *paths):
+    """Run code beside the real SkyPilot. Returns the JSON that it prints after FOUND."""
     environment = os.environ | {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", "ART_NB_TOKEN": "t", "HF_TOKEN": "t"}
-    run = subprocess.run([sky_python, "-c", PARSE, *map(str, paths)], capture_output=True, text=True, env=environment)
+    run = subprocess.run([sky_python, "-c", code, *map(str, paths)], capture_output=True, text=True, env=environment)
     assert "FOUND" in run.stdout, run.stderr[-2000:]
     return json.loads(run.stdout.split("FOUND")[1])
 
@@ -67,7 +67,7 @@ def address(monkeypatch):
 def test_skypilot_parses_every_task(sky_python, tmp_path, address):
     made = [
         server_task(base_models=BASES, gpu="H100"),
-        server_task(base_models=BASES, gpu="A100:4", art_version="v0.1.0"),
+        server_task(base_models=BASES, gpu="A100:4", art_version="fix/a-branch_2.1"),
         server_task(base_models=BASES, resources={"cpus": "8+", "infra": "gcp"}),
         server_task(base_models=BASES, gpu="L4", resources={"use_spot": True, "disk_size": 200}, envs=["HF_TOKEN"]),
         server_task(base_models=BASES, gpu="H200", art_version=str(Path(__file__).parents[2])),
@@ -78,12 +78,12 @@ def test_skypilot_parses_every_task(sky_python, tmp_path, address):
     paths = [tmp_path / f"{i}.yaml" for i in range(len(made))]
     for path, task in zip(paths, made, strict=True):
         path.write_text(yaml.safe_dump(task | {"secrets": dict.fromkeys(task["secrets"], "t")}))
-    *taken, refused = parsed(sky_python, paths)
+    *taken, refused = run_in_sky(sky_python, PARSE, *paths)
     assert "did you mean 'accelerators'" in refused["refused"]
     assert ["H100" in str(t["resources"]) for t in taken[:1]] == [True] and "{'A100': 4}" in str(taken[1]["resources"])
     assert all("art-nb serve --host 127.0.0.1" in task["run"] for task in taken)
     assert all("--base-models qwen=Qwen/Qwen3-0.6B 'odd=a b; c'" in task["run"] for task in taken)
-    assert "@v0.1.0\"" in taken[1]["setup"] and '".[train,server]"' in taken[4]["setup"]
+    assert "@fix/a-branch_2.1\"" in taken[1]["setup"] and '".[train,server]"' in taken[4]["setup"]
     assert "Kubernetes" in str(taken[5]["resources"]) and "Slurm" in str(taken[6]["resources"])
     assert taken[3]["secrets"] == ["ART_NB_TOKEN", "HF_TOKEN"] and "[Spot]" in str(taken[3]["resources"])
 
@@ -93,7 +93,7 @@ def test_a_task_contains_no_token(address):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({}, "give what to rent"), ({"gpu": "H100", "base_models": {}}, "name the models that the server may train"), ({"gpu": "H100", "art_version": "1.0; rm -rf /"}, "expected a tag, branch or commit")]
+    ("options", "words"), [({}, "give what to rent"), ({"gpu": "H100", "base_models": {}}, "name the models that the server may train"), ({"gpu": "H100", "art_version": "1.0; rm -rf /"}, "expected a tag, branch or commit"), ({"gpu": "H100", "art_version": "dist/missing.whl"}, "expected a tag, branch or commit")]
 )
 def test_invalid_task_options_raise(options, words, address):
     with pytest.raises(ValueError, match=words):
@@ -106,25 +106,22 @@ def test_without_a_repository_address_a_task_needs_a_folder(monkeypatch):
         server_task(base_models=BASES, gpu="H100")
 
 
-# A cloud of one machine, this one: SkyPilot's own command line and parser read the arguments; then `launch` runs the
-# task here, and `down` ends it. HOME is set so that ~/art_nb is the environment of the tests.
+# A cloud of one machine, this one: `launch` runs the task here, and `down` ends it. HOME is set so that ~/art_nb is the
+# environment of the tests. The last test has SkyPilot's own command line and parser read every logged command.
 CLOUD = """#!{python}
-import json, os, signal, subprocess, sys
-import sky
+import json, os, signal, subprocess, sys, yaml
 folder = {folder!r}
 command, rest = sys.argv[1], sys.argv[2:]
-from sky.client.cli import command as cli
-getattr(cli, command).make_context(command, list(rest))  # SkyPilot's own command line validates them
-with open(folder + "/calls", "a") as log:
-    log.write(json.dumps(sys.argv[1:]) + "\\n")
+task = yaml.safe_load(open(rest[-1])) if command == "launch" else None
+for path in (folder + "/calls", {every!r}):
+    with open(path, "a") as log:
+        log.write(json.dumps({{"argv": sys.argv[1:], "task": task}}) + "\\n")
 if command == "launch":
+    assert task["secrets"].keys() <= os.environ.keys()  # SkyPilot reads the values of `--secret NAME` there
     print("the token is", os.environ["ART_NB_TOKEN"])
     if os.path.exists(folder + "/no-capacity"):
         sys.exit("no machine of this kind is available")
-    import yaml
-    text = yaml.safe_load(open(rest[-1]))
-    task = sky.Task.from_yaml_config(text | {{"secrets": dict.fromkeys(text["secrets"], "x")}})
-    job = subprocess.Popen(["sh", "-c", task.run], env=os.environ | {{"HOME": folder}}, start_new_session=True,
+    job = subprocess.Popen(["sh", "-c", task["run"]], env=os.environ | {{"HOME": folder}}, start_new_session=True,
                            stdout=open(folder + "/log", "w"), stderr=subprocess.STDOUT)
     open(folder + "/job", "w").write(str(job.pid))
 else:
@@ -158,28 +155,33 @@ with socket.create_server((here, int(port))) as server:
 """
 
 
+@pytest.fixture(scope="module")
+def every_call(tmp_path_factory):
+    """Return the path of the log of all calls of `sky` in this module."""
+    return tmp_path_factory.mktemp("sky") / "calls"
+
+
 @pytest.fixture
-def cloud(sky_python, tmp_path, tiny_base, monkeypatch, address):
+def cloud(every_call, tmp_path, tiny_base, monkeypatch, address):
     """Return arguments of `initialize_cluster` for a cloud that consists of this machine."""
     folder = tmp_path / "cloud"
     (folder / "art_nb/bin").mkdir(parents=True)
     root = Path(__file__).parents[2]
     scripts = {
-        "sky": CLOUD.format(python=sky_python, folder=str(folder)), "ssh": TUNNEL.format(python=sys.executable),
+        "sky": CLOUD.format(python=sys.executable, folder=str(folder), every=str(every_call)), "ssh": TUNNEL.format(python=sys.executable),
         "art_nb/bin/art-nb": f"#!/bin/sh\ncd {folder}\nexport PYTHONPATH={root}\nexec {sys.executable} -m art_nb \"$@\" --engine transformers\n",
     }  # fmt: skip
     for name, text in scripts.items():
         (folder / name).write_text(text)
         (folder / name).chmod(0o755)
     monkeypatch.setattr(skypilot, "PORT", free_port())
-    monkeypatch.setenv("SKYPILOT_DISABLE_USAGE_COLLECTION", "1")
     yield {"gpu": "H100", "base_models": {"tiny": str(tiny_base)}, "path": tmp_path / "here", "sky": str(folder / "sky"), "ssh": (str(folder / "ssh"),)}
     if (folder / "job").exists():
         subprocess.run(["sh", "-c", f"kill -9 -{(folder / 'job').read_text()}"], capture_output=True)
 
 
 def calls(cloud):
-    return [json.loads(line) for line in (Path(cloud["sky"]).parent / "calls").read_text().splitlines()]
+    return [json.loads(line)["argv"] for line in (Path(cloud["sky"]).parent / "calls").read_text().splitlines()]
 
 
 def test_a_rented_machine_trains_and_is_returned(cloud, tmp_path, capfd):
@@ -239,3 +241,28 @@ def test_a_missing_sky_command_raises(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="uv tool install skypilot"):
         asyncio.run(SkyPilotBackend.initialize_cluster(gpu="H100"))
+
+
+ACCEPT = """
+import json, sys
+import sky, yaml
+from sky.client.cli import command as cli
+accepted = []
+for line in open(sys.argv[1]):
+    call = json.loads(line)
+    command, *rest = call["argv"]
+    if task := call["task"]:
+        rest[-1] = sys.argv[1] + ".yaml"  # the file that was given is deleted
+        with open(rest[-1], "w") as file:
+            yaml.safe_dump(task, file)
+        assert sky.Task.from_yaml_config(task | {"secrets": dict.fromkeys(task["secrets"], "x")}).run == task["run"]
+    getattr(cli, command).make_context(command, rest)
+    accepted.append(command)
+print("FOUND" + json.dumps(accepted))
+"""
+
+
+def test_skypilot_accepts_every_command_that_was_run(sky_python, every_call):
+    """Once for all tests above, because importing SkyPilot takes seconds."""
+    accepted = run_in_sky(sky_python, ACCEPT, every_call)
+    assert len(accepted) == len(every_call.read_text().splitlines()) >= 8, "run all tests of this file"

@@ -30,6 +30,12 @@ def backend(server, path, **options):
     return VllmBackend(server.url, path=path, engine="transformers", patience=5, **options)
 
 
+async def until(condition):
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
 async def ask(of, messages, **options):
     answer = await of.openai_client().chat.completions.create(messages=messages, **{"max_tokens": 8, "temperature": 0} | options)
     return answer.choices[0]
@@ -108,12 +114,16 @@ def test_a_restarted_server_gets_the_adapter_again(stand_in, tiny_base, tmp_path
 def test_a_cancelled_request_leaves_nothing_behind(stand_in, tiny_base, tmp_path):
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base, "left")
-        asking = asyncio.create_task(ask(model, QUESTIONS[0]))
-        for _ in range(20):
-            await asyncio.sleep(0)
-        asking.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asking
+        await ask(model, QUESTIONS[1])  # loads the adapter
+        asked, left = len(stand_in.requests), stand_in.disconnected
+        with stand_in.lock:
+            asking = asyncio.create_task(ask(model, QUESTIONS[0]))
+            await until(lambda: len(stand_in.requests) > asked)
+            asking.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await asking
+            await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        await until(lambda: stand_in.disconnected > left)
         assert (await ask(model, QUESTIONS[1])).token_ids
 
     asyncio.run(main())

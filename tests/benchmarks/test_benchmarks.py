@@ -215,8 +215,15 @@ def nano_answers() -> skills.Skill:
     return replace(skills.answers(), base=lambda: BASE)
 
 
+def short_games(by_tool: bool = False) -> skills.Skill:
+    """Let games end at the tile 16."""
+    skill = skills.game_2048(by_tool)
+    short = {name: partial(getattr(skill, name), winning_tile=16) for name in ("play", "play_as_stock")}
+    return replace(skill, **short)
+
+
 @trl_can_train
-@pytest.mark.parametrize("skill", [skills.game_2048, partial(skills.game_2048, True), skills.email, nano_answers])
+@pytest.mark.parametrize("skill", [short_games, partial(short_games, True), skills.email, nano_answers])
 def test_time_to_skill(skill, capsys, monkeypatch):
     monkeypatch.setattr(skills, "MAX_TURNS", 2)
     small = replace(skill(), groups=1, size=2)

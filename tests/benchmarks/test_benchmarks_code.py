@@ -7,6 +7,8 @@ import pytest
 from test_benchmarks import printed
 from test_benchmarks_email import COLUMNS, ScriptedModel, written
 
+import art_nb as art
+from art_nb.training.sequences import compute_advantages
 from benchmarks import rise_code, rollout_code
 from code_repair import problems
 from code_repair.mutation_repair import MUTATION_TURNS, mutation_sites
@@ -26,12 +28,11 @@ def test_rollout_code(capsys):
         assert 1 <= result[f"{side}_turns"] <= MUTATION_TURNS and 0 <= result[f"{side}_submitted"] <= 1
 
 
-@pytest.mark.parametrize("reward", ["simple", "whole"])
-def test_rise_code(capsys, monkeypatch, reward):
+def test_rise_code(capsys, monkeypatch):
     """One training step on one group, after which no group has a signal; the evaluation must still run."""
     monkeypatch.setattr(rise_code, "GROUPS", 1)
     monkeypatch.setattr(rise_code, "SIZE", 2)
-    result = printed(capsys, "rise_code", lambda: rise_code.measure([0], "val", reward, steps=1, count=3))
+    result = printed(capsys, "rise_code", lambda: rise_code.measure([0], "val", "simple", steps=1, count=3))
     assert result.keys() == {"benchmark", "split", "reward", "runs", "ratio"}
     (run,) = result["runs"]
     assert run.keys() == {"seed", "at_random", "rises", *COLUMNS} and run["seconds"] > 0 <= run["at_random"] <= 100
@@ -50,6 +51,11 @@ def test_the_rewards_of_a_repair_and_of_a_special_case():
     assert repair.turn_rewards == [1, 0] and cheat.turn_rewards == [0, 0, 0, -0.25]
     both = asyncio.run(rise_code.paid(ScriptedModel(["".join(map(written, REPAIR))]), PROBLEM, "simple"))
     assert both.turn_rewards == [1] and both.metrics["turns"] == 2  # an answer with two calls gets the sum of their rewards
+    config = art.TrainConfig(learning_rate=rise_code.LEARNING_RATE, turn_discount=1, scale_rewards="batch")
+    assert rise_code.config(0, 1) == config
+    for reward in rise_code.REWARDS:
+        (advantages,) = compute_advantages([art.TrajectoryGroup(paid(calls, reward) for calls in (REPAIR, CHEAT))], config)
+        assert [len(each) for each in advantages] == [2, 4]  # one per answer: `train` accepts the rewards
     whole = paid(REPAIR, "whole")
     assert whole.reward == pytest.approx(2.4) and whole.turn_rewards is None
     assert json.loads(whole.choices()[0].message.tool_calls[0].function.arguments) == REPAIR[0][1]

@@ -14,7 +14,8 @@ from test_benchmarks import printed
 import art_nb as art
 from art_nb.inference.chat import parse_options
 from art_nb.inference.streaming import build_completion
-from benchmarks import gathering, rise_email, rise_real_email, rising, rollout, rollout_email
+from art_nb.training.sequences import compute_advantages
+from benchmarks import gathering, rise_email, rise_real_email, rising, rollout_email
 from data.real_email_trained import maker as trained_maker
 from email_search import environment as task
 from email_search.players import avoid_giving_up
@@ -127,8 +128,7 @@ def test_rollout_email(capsys):
         assert 1 <= result[f"{side}_turns"] <= task.MAX_TURNS and 0 <= result[f"{side}_answered"] <= 1
 
 
-@pytest.mark.parametrize("reward", rise_email.REWARDS)
-def test_rise_email(capsys, monkeypatch, reward):
+def test_rise_email(capsys, monkeypatch):
     """One training step on one group, after which no group has a signal; the evaluation must still run."""
     monkeypatch.setattr(rise_email, "GROUPS", 1)
     monkeypatch.setattr(rise_email, "SIZE", 2)
@@ -144,9 +144,9 @@ def test_rise_email(capsys, monkeypatch, reward):
         return SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
 
     monkeypatch.setattr(rise_email, "avoid_giving_up", counted)
-    result = printed(capsys, "rise_email", lambda: rise_email.measure([0], "val", reward, steps=1, count=3))
+    result = printed(capsys, "rise_email", lambda: rise_email.measure([0], "val", "calls", steps=1, count=3))
     assert result.keys() == {"benchmark", "split", "reward", "runs", "ratio"}
-    assert (result["split"], result["reward"]) == ("val", reward)
+    assert (result["split"], result["reward"]) == ("val", "calls")
     (run,) = result["runs"]
     assert run.keys() == {"seed", "kinds", "rises", "control", *COLUMNS} and run["seconds"] > 0
     assert run["control"]["after"] == pytest.approx(run["trained_best"])
@@ -188,13 +188,16 @@ def test_search_with_stored():
 def test_the_rewards_of_the_rise():
     scenario = QUESTIONS[0]
     right, wrong = calls_for(scenario), [("return_final_answer", {"answer": "nothing", "sources": []})]
-    rewards = {
-        (name, reward): asyncio.run(rise_email.paid(ScriptedModel(map(written, calls)), scenario, reward)).reward
-        for name, calls in (("right", right), ("wrong", wrong), ("malformed", [None]))
-        for reward in ("art-e", "simple")
-    }
-    assert [rewards[name, "simple"] for name in ("right", "wrong", "malformed")] == [1, 0, -1]
-    assert rewards["right", "art-e"] > 1 and rewards["wrong", "art-e"] < 0
+    rewards = {}
+    for reward in rise_email.REWARDS:
+        paid = [asyncio.run(rise_email.paid(ScriptedModel(map(written, c)), scenario, reward)) for c in (right, wrong, [None])]
+        rewards[reward] = [trajectory.reward for trajectory in paid]
+        assert [trajectory.turn_rewards is None for trajectory in paid] == [reward != "calls"] * 3
+        (advantages,) = compute_advantages([art.TrajectoryGroup(paid)], rise_email.config(0, 1, reward))
+        assert [len(each) for each in advantages] == [3, 1, 1]  # one per answer: `train` accepts the rewards
+    assert rewards["simple"] == [1, 0, -1]
+    assert rewards["art-e"][0] > 1 and rewards["art-e"][1] < 0
+    assert rewards["mild"] == [rewards["art-e"][0], rewards["art-e"][1] + 1, rewards["art-e"][2]]
 
 
 def test_a_turn_discount_needs_the_reward_at_the_last_turn(monkeypatch):
@@ -222,11 +225,10 @@ def test_the_learning_rate_falls_linearly():
     assert rates[0] - rates[1] == pytest.approx(rates[3] - rates[4]) and rates[0] > rates[1]
 
 
-@pytest.mark.parametrize("module", [rollout, rise_email])
-def test_the_help_describes_the_output(module, capsys, monkeypatch):
+def test_the_help_describes_the_output(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["benchmark", "--help"])
     with pytest.raises(SystemExit):
-        module.main()
+        rise_email.main()
     assert "one JSON line" in " ".join(capsys.readouterr().out.split())
 
 
@@ -245,9 +247,9 @@ def test_each_call_has_its_own_reward():
     assert paid(nothing, look, look, other, read, read, answer) == pytest.approx([0, 0.5 / place, 0, 0, 0.5, 0, 1])
     assert paid(look, ("return_final_answer", {"answer": "7 dollars", "sources": []})) == pytest.approx([0.5 / place, 0])
     assert paid(read, ("read_email", {})) == pytest.approx([0.5, -1]) and paid(None) == [-1]
-    settings = rise_email.config(0, 1, "calls")
-    assert settings.turn_discount == 0
-    assert {rise_email.config(0, 1, reward).scale_rewards for reward in rise_email.REWARDS} == {"batch"}  # only the reward differs
+    first, *others = (rise_email.config(0, 1, reward) for reward in rise_email.REWARDS)
+    default = art.TrainConfig(learning_rate=rise_email.LEARNING_RATE, scale_rewards="batch")
+    assert first == default.model_copy(update={"turn_discount": 0}) and others == [default] * 3  # else only the reward differs
 
 
 def test_the_kinds_are_counted():

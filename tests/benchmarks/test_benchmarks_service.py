@@ -6,6 +6,8 @@ import pytest
 from test_benchmarks import printed
 from test_benchmarks_email import COLUMNS, ScriptedModel, written
 
+import art_nb as art
+from art_nb.training.sequences import compute_advantages
 from benchmarks import rise_service, rollout_service
 from customer_service import course_tasks, course_world
 from customer_service.clerks import Clerk
@@ -38,11 +40,10 @@ def test_rollout_service(capsys):
         assert 1 <= result[f"{side}_turns"] <= DESK_TURNS and 0 <= result[f"{side}_left"] <= 1
 
 
-@pytest.mark.parametrize("reward", ["milestones", "progress", "whole"])
-def test_rise_service(capsys, monkeypatch, reward):
+def test_rise_service(capsys, monkeypatch):
     monkeypatch.setattr(rise_service, "GROUPS", 1)
     monkeypatch.setattr(rise_service, "SIZE", 2)
-    result = printed(capsys, "rise_service", lambda: rise_service.measure([0], "val", reward, steps=1, count=4))
+    result = printed(capsys, "rise_service", lambda: rise_service.measure([0], "val", "milestones", steps=1, count=4))
     assert result.keys() == {"benchmark", "split", "reward", "runs", "ratio"}
     (run,) = result["runs"]
     assert run.keys() == {"seed", "rule_clean", "rises", *COLUMNS} and run["seconds"] > 0
@@ -55,7 +56,12 @@ def test_the_rewards_of_a_conversation():
         return asyncio.run(rise_service.paid(ScriptedModel(map(written, calls)), TASK, reward))
 
     calls = clerks_calls(TASK)
-    served = {reward: paid(calls, reward) for reward in ("milestones", "progress", "whole")}
+    served = {reward: paid(calls, reward) for reward in rise_service.REWARDS}
+    config = art.TrainConfig(learning_rate=rise_service.LEARNING_RATE, turn_discount=0, scale_rewards="batch")
+    assert rise_service.config(0, 1) == config
+    for reward, talk in served.items():
+        (advantages,) = compute_advantages([art.TrajectoryGroup([talk, paid([None], reward)])], config)
+        assert [len(each) for each in advantages] == [len(calls), 1]  # one per answer: `train` accepts the rewards
     assert served["milestones"].turn_rewards == [*[0.25] * (len(calls) - 1), 1]
     assert sum(served["progress"].turn_rewards) == served["progress"].reward == 1
     assert served["whole"].reward == 1 and served["whole"].turn_rewards is None

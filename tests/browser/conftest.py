@@ -125,17 +125,27 @@ def browser():
         chromium.close()
 
 
+@pytest.fixture(scope="module")
+def context(browser):
+    """A browser profile, shared by a module's tests: a new one takes a quarter of a second and has an empty cache."""
+    with browser.new_context(viewport={"width": 1360, "height": 1000}) as context:
+        yield context
+
+
 @pytest.fixture
-def page(browser):
-    """Return a tab. Asserts at the end that no script error occurred and that no request went to another machine."""
-    context = browser.new_context(viewport={"width": 1360, "height": 1000})
+def page(context):
+    """Return a tab of a profile without cookies and stored data, which are deleted at the end.
+
+    Asserts at the end that no script error occurred and that no request went to another machine.
+    """
     tab = context.new_page()
     tab.set_default_timeout(30_000)
     errors, strangers = [], []
     tab.on("pageerror", lambda error: errors.append(str(error)))
     tab.on("request", lambda request: strangers.append(request.url) if is_elsewhere(request.url) else None)
     yield tab
-    context.close()
+    context.new_cdp_session(tab).send("Storage.clearDataForOrigin", {"origin": "*", "storageTypes": "all"})
+    tab.close()
     assert not errors, errors
     assert not strangers, strangers
 

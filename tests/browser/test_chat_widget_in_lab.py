@@ -27,11 +27,7 @@ def answered(view, lines):
     settle(view.page)
 
 
-def test_the_reader_is_the_customer(page, lab, shot):
-    path = lab.write("chat.ipynb", SETUP + CHAT, "chat.play()\nchat", "print('solved', chat.shown['solved'])", lab.hold("chat"))
-    open_notebook(page, lab, path)
-    run_all(page)
-    view = page.locator(".an-chat")
+def check_the_customer(page, view, lab, path, shot):
     view.locator(".an-said").first.wait_for()
     button = lambda name: view.get_by_role("button", name=name)  # noqa: E731
     status = view.locator(".an-outcome")
@@ -88,14 +84,8 @@ def test_the_reader_is_the_customer(page, lab, shot):
     page.get_by_text("solved True").wait_for()
 
 
-def test_hostile_text_is_escaped(page, lab, shot):
-    path = lab.write("hostile.ipynb", SETUP + CHAT, "chat", "chat.lines")
-    open_notebook(page, lab, path)
-    run_all(page)
-    view = page.locator(".an-chat")
+def check_hostile_text(page, view, shot):
     line = view.get_by_label("What you say as the customer")
-    line.wait_for()
-    wait_idle(page)
     page.set_viewport_size({"width": 480, "height": 900})
     line.fill(HOSTILE)
     press(page, "Enter")
@@ -106,3 +96,15 @@ def test_hostile_text_is_escaped(page, lab, shot):
     assert view.get_attribute("data-lines") == "1", "an empty message is not sent"
     assert page.evaluate("window.hacked") is None and view.locator("img, script").count() == 0
     shot(view, "chat_phone")
+
+
+def test_the_reader_is_the_customer_and_hostile_text_is_escaped(page, lab, shot):
+    path = lab.write("chat.ipynb", SETUP + CHAT, "chat.play()\nchat", "print('solved', chat.shown['solved'])", lab.hold("chat"))
+    open_notebook(page, lab, path)
+    run_all(page)
+    view = page.locator(".an-chat")
+    check_the_customer(page, view, lab, path, shot)
+    view.get_by_role("button", name="Restart").click()
+    answered(view, 0)
+    set_theme(page, "Light")
+    check_hostile_text(page, view, shot)

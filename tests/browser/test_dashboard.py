@@ -19,6 +19,13 @@ pytestmark = pytest.mark.browser
 expect.set_options(timeout=60_000)  # the page reconnects after up to ten seconds, and the server takes a while to start
 
 
+@pytest.fixture
+def context(browser):
+    """A fresh browser profile for each test: the tests log in."""
+    with browser.new_context(viewport={"width": 1360, "height": 1000}) as context:
+        yield context
+
+
 def train(server, base, path, name="m", size=3):
     """Train one step, in another thread: Playwright's event loop runs in this one."""
 

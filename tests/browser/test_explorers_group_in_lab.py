@@ -58,12 +58,7 @@ def check_advantages(page, view, batch_std):
     return rewards
 
 
-def test_rewards_change_by_mouse_and_keys(page, lab, shot):
-    path = lab.write("advantages.ipynb", SETUP, "view = AdvantageExplorer([0, 0.2, 0.4, 0.6, 0.8, 1])\nview",
-                     lab.hold("advantage") + "\nbusy = list(view.rewards)", "print('now', view.rewards, view.batch_std, busy)")  # fmt: skip
-    open_notebook(page, lab, path)
-    run_all(page)
-    view = page.locator(".an-advantage")
+def change_rewards(page, view, shot):
     slider(view, "Reward of trajectory 1").wait_for()
     assert check_advantages(page, view, 1.0) == [0, 0.2, 0.4, 0.6, 0.8, 1]
 
@@ -106,12 +101,7 @@ def test_rewards_change_by_mouse_and_keys(page, lab, shot):
     rewards = check_advantages(page, view, 0.25)
     set_theme(page, "Dark")
     shot(page, "advantage_dark")
-
-    lab.release("advantage")
-    wait_idle(page)
-    page.locator(".jp-CodeCell").nth(3).click()
-    page.keyboard.press("Control+Enter")
-    page.get_by_text(f"now {rewards} 0.25").wait_for()
+    return rewards
 
 
 def check_surrogate(view):
@@ -127,14 +117,10 @@ def check_surrogate(view):
     return ratio, round(1 - low, 2), round(high - 1, 2), advantage, verdict
 
 
-def test_the_surrogate_changes_by_mouse_and_keys(page, lab, shot):
-    path = lab.write("surrogate.ipynb", SETUP, "view = SurrogateExplorer()\nview", lab.hold("surrogate"),
-                     "print('now', [view.ratio, view.epsilon_low, view.epsilon_high, view.advantage])")  # fmt: skip
-    open_notebook(page, lab, path)
-    run_all(page)
-    view = page.locator(".an-surrogate")
+def change_the_surrogate(page, view, shot):
     point, low, high = (slider(view, name) for name in ("Ratio", "Lower bound, 1 − epsilon low", "Upper bound, 1 + epsilon high"))
     point.wait_for()
+    point.scroll_into_view_if_needed()
     assert check_surrogate(view) == (1, 0.2, 0.2, 1, "Kept.")
 
     drag(page, point, 120, 10)
@@ -168,9 +154,23 @@ def test_the_surrogate_changes_by_mouse_and_keys(page, lab, shot):
     assert page.get_by_text("now [").count() == 0, "the kernel was busy during all of this"
     set_theme(page, "Dark")
     shot(page, "surrogate_dark")
+    return ratio
 
-    lab.release("surrogate")
+
+def test_the_explorers_change_by_mouse_and_keys(page, lab, shot):
+    now = ("print('now', rewards.rewards, rewards.batch_std)\n"
+           "print('now', [clipped.ratio, clipped.epsilon_low, clipped.epsilon_high, clipped.advantage])")  # fmt: skip
+    path = lab.write("group.ipynb", SETUP, "rewards = AdvantageExplorer([0, 0.2, 0.4, 0.6, 0.8, 1])\nrewards",
+                     "clipped = SurrogateExplorer()\nclipped", lab.hold("group"), now)  # fmt: skip
+    open_notebook(page, lab, path)
+    run_all(page)
+    rewards = change_rewards(page, page.locator(".an-advantage"), shot)
+    set_theme(page, "Light")
+    ratio = change_the_surrogate(page, page.locator(".an-surrogate"), shot)
+
+    lab.release("group")
     wait_idle(page)
-    page.locator(".jp-CodeCell").nth(3).click()
+    page.locator(".jp-CodeCell").nth(4).click()
     page.keyboard.press("Control+Enter")
+    page.get_by_text(f"now {rewards} 0.25").wait_for()
     page.get_by_text(f"now [{ratio}, 0.21, 0.37, -0.5]").wait_for()

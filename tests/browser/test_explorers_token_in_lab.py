@@ -99,10 +99,8 @@ def test_the_kl_explorer_agrees_with_python_and_responds_to_pointer_and_keys(pag
     shot(view, "kl_dark_16")
 
 
-def test_the_mean_of_n_samples_is_narrower_by_the_root_of_n(page, lab, shot):
-    path = lab.write("kl_n.ipynb", SETUP, "KLExplorer(0.8, 1.3)")
-    open_notebook(page, lab, path)
-    run_all(page)
+def check_the_mean_of_n_samples(page):
+    """It is narrower by the root of n."""
     view = page.locator(".an-kl")
     view.locator(".an-stats b").first.wait_for()
     exact = KLExplorer(0.8, 1.3).estimates()
@@ -198,11 +196,8 @@ def test_the_lens_shows_pythons_numbers_and_sorts(page, lab, shot):
     shot(view, "lens_dark")
 
 
-def test_two_thousand_tokens_stay_small_and_few_columns_are_enough(page, lab, shot):
-    many = "TokenLens([f' w{i}' + '\\n' * (i % 40 == 39) for i in range(2000)], [-(i * 7919 % 2000) / 400 for i in range(2000)])"
-    path = lab.write("many.ipynb", SETUP, many)
-    open_notebook(page, lab, path)
-    run_all(page)
+def check_two_thousand_tokens(page, shot):
+    """The view stays small, and the columns are only those of the given values."""
     view = page.locator(".an-lens")
     view.locator(".an-chip").first.wait_for()
     assert view.locator("th").count() == 3 and view.locator("option[value]").count() == 1
@@ -217,3 +212,12 @@ def test_two_thousand_tokens_stay_small_and_few_columns_are_enough(page, lab, sh
     page.wait_for_function("document.querySelector('.an-lens tr.an-on')?.dataset.i === '1999'")
     assert view.locator("tr.an-on").is_visible()
     shot(view, "lens_many")
+
+
+def test_means_of_n_samples_and_two_thousand_tokens(page, lab, shot):
+    many = "TokenLens([f' w{i}' + '\\n' * (i % 40 == 39) for i in range(2000)], [-(i * 7919 % 2000) / 400 for i in range(2000)])"
+    path = lab.write("many.ipynb", SETUP, "KLExplorer(0.8, 1.3)", many)
+    open_notebook(page, lab, path)
+    run_all(page)
+    check_the_mean_of_n_samples(page)
+    check_two_thousand_tokens(page, shot)

@@ -108,9 +108,11 @@ def legal_of(game: str, cells: list) -> list[str]:
 
 
 @pytest.mark.parametrize("game", ITEMS)
-def test_logits_are_those_of_transformers_on_200_boards_after_every_step(engine, references, game):
-    reference, boards = references[game], sample(game, 200)
+def test_logits_are_those_of_transformers_after_every_step(engine, references, game):
+    """On 200 boards at the first and the last step, on 40 at the others: only the adapter changes from step to step."""
+    reference, sampled = references[game], sample(game, 200)
     for step in reference.steps:
+        boards = sampled if step in (reference.steps[0], reference.steps[-1]) else sampled[:40]
         found = engine.evaluate("([game, step, boards]) => boards.map((board) => [...policies[game].logits(step, board)])", [game, step, boards])
         wanted = reference.logits(step, [text_of(game, board) for board in boards])
         assert (torch.tensor(found) - wanted).abs().max().item() < 1e-3, step
@@ -377,7 +379,7 @@ def test_the_captions_are_true_of_the_weights(references):
 
     assert shares("Up or right")["up"] > 0.98
     win = shares("One move from the win")
-    assert win["left"] == pytest.approx(0.79, abs=0.005) and win["up"] == pytest.approx(0.20, abs=0.005)
+    assert win["up"] == pytest.approx(0.98, abs=0.005) and win["left"] + win["right"] < 0.02
     square = shares("Opposite corners")
     assert max(square, key=square.get) == "5" and "5" not in legal_of("tic_tac_toe", shown["Opposite corners"][1])
     reference, boards = references["2048"], sample("2048", 300)

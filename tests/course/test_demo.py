@@ -73,8 +73,8 @@ def test_ctrl_c_stops_the_demo_cleanly(tmp_path):
     # A test run that was started in the background ignores SIGINT, and its children would inherit that.
     heard = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
     run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **heard)
-    while "[2/2]" not in run.stdout.readline():
-        pass
+    while "[2/2]" not in (line := run.stdout.readline()):
+        assert line, run.wait()
     time.sleep(0.5)
     run.send_signal(signal.SIGINT)
     printed = run.communicate(timeout=55)[0]

@@ -26,7 +26,6 @@ NOTEBOOKS = {"start_here": "00_start_here", "grpo_theory": "01_grpo_theory", "ga
 FOLDER = Path(__file__).parents[2] / "notebooks"
 SOLUTION = re.compile(r"<details><summary>Solution[^<]*</summary>\n\n```python\n(.*?)```\n(.*?)</details>", re.DOTALL)
 SECONDS = lambda steps, sample, train: sample + (steps - 1) * max(sample, train) + train  # noqa: E731
-TRAINED = {"group_size", "kl_penalty", "collapse", "teacher", "criterion", "hole", "memorised", "silent", "hidden", "bonus"}  # half a minute each: checked once, in a kernel
 CHECK = re.compile(r'^check\("(\w+)", (\w+)\)$', re.MULTILINE)
 
 
@@ -61,15 +60,6 @@ def test_every_exercise_is_in_its_notebook_and_unsolved(module):
     for exercise, (name, stub, _) in found.items():
         assert known.check(exercise, answer(stub, name)).status == "not attempted", exercise
         assert '"""' in stub, f"{exercise}: the stub needs a docstring"
-
-
-@pytest.mark.parametrize("module", NOTEBOOKS)
-def test_every_solution_is_right(module):
-    known = import_module(f"course.exercises.{module}")
-    for exercise, (name, _, solution) in exercises_in(module).items():
-        if exercise not in TRAINED:
-            verdict = known.check(exercise, answer(solution, name))
-            assert verdict.status == "right", f"{exercise}: {verdict}"
 
 
 def solved(module: str) -> list:

@@ -173,7 +173,7 @@ def test_a_sub_agent_is_a_further_history(run):
 
 
 def test_outside_of_a_rollout_there_is_no_model():
-    with pytest.raises(RuntimeError, match="there is no model; call it in a rollout wrapped by"):
+    with pytest.raises(RuntimeError, match="was called outside of a rollout: call it in one wrapped by"):
         init_chat_model()
 
 

@@ -346,8 +346,16 @@ def test_batches_in_the_order_given(bars):
 
 
 def test_skipped_batches_are_not_run():
-    assert batches_of(some_groups(5), batch_size=2, skip_batches=2) == [[[4]]]
-    assert batches_of(some_groups(2), batch_size=2, skip_batches=2) == []
+    ran = []
+
+    async def play(n):
+        ran.append(n)
+        return await rollout(n)
+
+    for count, batches in ((5, [[[4]]]), (2, [])):
+        groups = [art.TrajectoryGroup([play(n)]) for n in range(count)]
+        assert batches_of(groups, batch_size=2, skip_batches=2) == batches
+    assert ran == [4]
 
 
 def test_max_concurrent_batches_limits_running_groups():

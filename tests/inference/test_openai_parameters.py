@@ -134,7 +134,7 @@ def test_the_timeout_of_a_stream_applies_between_chunks(policy, sampler, blockin
             await go_on.wait()
 
     sampler.decoder.before_forward = stalls
-    client = client.with_options(timeout=4.0)
+    client = client.with_options(timeout=1.5)
     ask = {**ENDLESS, "messages": [user("8")], "stream": True}
 
     async def heard():

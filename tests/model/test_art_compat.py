@@ -84,9 +84,22 @@ def test_every_name_of_art_exists_or_is_listed_with_a_reason():
     assert set(LEFT_OUT) <= set(TABLE["names"]), "these are no names of ART"
 
 
+IN_ART = """
+import contextlib, io, json, runpy, sys
+import make_art_signatures as maker
+out = {"table": maker.table("art")}
+for name in ("metrics_scenario", "sft_scenario"):
+    sys.argv = [name, "art"]
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(name + ".py", run_name="__main__")
+    out[name] = json.loads(printed.getvalue().splitlines()[-1])
+print(json.dumps(out))
+"""
+
+
 @pytest.fixture(scope="module")
 def in_art(tmp_path_factory):
-    """Runs Python where `art` is ART 0.5.18 as published, and reads the JSON of the last line.
+    """Return the table of ART 0.5.18 as published, and the results of both scenarios with it.
 
     In a separate process, because it patches transformers and requires an older LiteLLM.
     """
@@ -96,28 +109,23 @@ def in_art(tmp_path_factory):
     for large in ("polars", "seaborn", "duckdb"):  # more than 100 MB that no signature uses
         (folder / f"{large}.py").write_text("DataFrame = object\n")
     environment = {**os.environ, "PYTHONPATH": str(folder), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-
-    def run(*arguments):
-        printed = subprocess.check_output([sys.executable, *arguments], cwd=maker.TABLE.parent, env=environment, text=True)
-        return json.loads(printed.splitlines()[-1])
-
-    return run
+    printed = subprocess.check_output([sys.executable, "-c", IN_ART], cwd=maker.TABLE.parent, env=environment, text=True)
+    return json.loads(printed.splitlines()[-1])
 
 
 def test_the_table_equals_that_of_art(in_art):
-    assert in_art("-c", "import json, make_art_signatures as maker; print(json.dumps(maker.table('art')))") == TABLE
+    assert in_art["table"] == TABLE
 
 
 def test_metrics_and_costs_equal_arts(in_art):
     """Twenty random series of calls give the same rows, sums, costs and errors."""
-    theirs = in_art("metrics_scenario.py", "art")
-    for seed, expected in enumerate(theirs):
+    for seed, expected in enumerate(in_art["metrics_scenario"]):
         assert asyncio.run(metrics_scenario.scenario("art_nb", seed)) == approximately(expected), seed
 
 
 def test_demonstrations_are_chunked_and_ordered_like_arts(in_art):
     """Forty random lists and files give the same chunks, learning rates and orders."""
-    for seed, expected in enumerate(in_art("sft_scenario.py", "art")):
+    for seed, expected in enumerate(in_art["sft_scenario"]):
         assert sft_scenario.scenario("art_nb", seed) == approximately(expected), seed
 
 

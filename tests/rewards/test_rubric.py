@@ -137,7 +137,7 @@ def test_an_unknown_task_raises_and_can_be_registered():
 @pytest.mark.parametrize("share", [1.5, -0.1, float("nan")])
 def test_a_criterion_gives_a_share(share):
     judge = RubricJudge(criteria=[Criterion("odd", 1, lambda t: (share, "because"))])
-    with pytest.raises(ValueError, match="criterion 'odd' gave"):
+    with pytest.raises(ValueError, match="criterion 'odd' returned"):
         scores([art.Trajectory()], judge)
 
 

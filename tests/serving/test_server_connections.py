@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 import threading
+import time
 
 import httpx
 import psutil
@@ -98,14 +99,23 @@ def test_a_request_that_is_not_completed_in_time_ends_the_connection(sent, monke
         assert is_closed(stranger)
 
 
+def drip(size):
+    """A body of 20 chunks, 0.1 s apart."""
+    for _ in range(20):
+        time.sleep(0.1)
+        yield b"x" * size
+
+
 def test_a_connection_that_is_kept_alive_and_a_long_body_are_not_ended(monkeypatch):
-    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
     with small_server() as port, httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as owner:
         before = owner.get("/").extensions["network_stream"].get_extra_info("client_addr")
         with connected(port, b"") as stranger:
             assert is_closed(stranger)  # the time is over
-        assert owner.post("/", content=b"x" * 5_000_000).text == "5000000"
+        assert owner.post("/", content=drip(3000)).text == "60000"
         assert owner.get("/").extensions["network_stream"].get_extra_info("client_addr") == before
+        with pytest.raises((httpx.NetworkError, httpx.RemoteProtocolError)):
+            owner.post("/", content=drip(10))
 
 
 def test_the_oldest_idle_connection_of_the_greediest_address_makes_room(monkeypatch):

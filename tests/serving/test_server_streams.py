@@ -11,6 +11,7 @@ import struct
 import time
 
 import httpx
+import psutil
 import pytest
 from running_server import TOKEN, Server
 
@@ -41,9 +42,16 @@ def until_nobody_is_sampled_for(client):
         time.sleep(0.05)
 
 
+def open_files(server):
+    """Return the number of the server's file descriptors; on Windows, 0."""
+    process = psutil.Process(server.process.pid)
+    return process.num_fds() if hasattr(process, "num_fds") else 0
+
+
 def asking(server, body, buffer=None):
     """Return a connection with a request sent and nothing read. buffer: size of the receive buffer in bytes."""
     connection = socket.socket()
+    connection.settimeout(60)
     if buffer:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     connection.connect(("127.0.0.1", server.port))
@@ -66,7 +74,6 @@ def test_a_stalled_client_blocks_no_other_and_receives_everything_later(server, 
     long = {**STORY, "max_tokens": 100, "n": 2}
     asleep = [asking(server, {**long, "stream": True}, buffer=4096) for _ in range(3)]
     for connection in asleep:
-        connection.settimeout(60)
         assert connection.recv(9) == b"HTTP/1.1 "  # it has begun
     short = client.post("/v1/chat/completions", json={**STORY, "max_tokens": 5, "stream": True})
     assert short.status_code == 200 and short.text.endswith("data: [DONE]\n\n")
@@ -93,6 +100,8 @@ def body_of(connection):
 def test_disconnected_clients_leave_nothing_behind(server, client):
     """More clients than may be active at once disconnect at random moments, by a TCP reset."""
     draws, story = random.Random(0), {**STORY, "stream": True}
+    client.post("/v1/chat/completions", json={**STORY, "max_tokens": 1})
+    before = open_files(server)
     for _ in range(9):
         leaving = [asking(server, {**story, "seed": draws.randrange(9)}, buffer=4096) for _ in range(30)]
         draws.shuffle(leaving)
@@ -103,6 +112,10 @@ def test_disconnected_clients_leave_nothing_behind(server, client):
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
     until_nobody_is_sampled_for(client)
+    until = time.monotonic() + 60
+    while (now := open_files(server)) > before + 3:
+        assert time.monotonic() < until, (now, before)
+        time.sleep(0.05)
     assert client.post("/v1/chat/completions", json={**STORY, "max_tokens": 5}).json()["usage"]["completion_tokens"] == 5
 
 

@@ -7,6 +7,8 @@ does not know is refused here. Of this package it knows nothing.
 """
 
 import json
+import select
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -26,6 +28,7 @@ class Refused(Exception):
 
 class VllmStandIn:
     """requests: (path, body) of each request, in order. adapters: name -> folder, of those that are loaded.
+    disconnected: number of clients that closed their connection before the answer was ready. lock: held while tokens are sampled.
 
     runtime_loras: whether VLLM_ALLOW_RUNTIME_LORA_UPDATING is set.
     """
@@ -35,7 +38,7 @@ class VllmStandIn:
 
         self.base, self.runtime_loras = Path(base).name, runtime_loras
         self.model = AutoModelForCausalLM.from_pretrained(base).eval()
-        self.requests, self.adapters, self.lock = [], {}, threading.Lock()
+        self.requests, self.adapters, self.disconnected, self.lock = [], {}, 0, threading.Lock()
 
     def restart(self):
         """Unload all adapters, like a restarted server."""
@@ -59,6 +62,9 @@ class VllmStandIn:
                 except Refused as error:
                     kind = {"message": error.message, "type": "BadRequestError", "param": None, "code": error.status}
                     status, payload = error.status, made("ErrorResponse", error=made("ErrorInfo", **kind))
+                if select.select([self.connection], [], [], 0)[0] and not self.connection.recv(1, socket.MSG_PEEK):
+                    stand_in.disconnected, self.close_connection = stand_in.disconnected + 1, True
+                    return
                 payload = payload.encode() if isinstance(payload, str) else json.dumps(payload).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(payload)))

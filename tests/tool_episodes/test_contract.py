@@ -190,7 +190,7 @@ def raising(self, **row):
 
 
 BROKEN = {
-    "factory": (lambda: 1 / 0, "its factory raised ZeroDivisionError: division by zero"),
+    "factory": (lambda: 1 / 0, "environment_factory raised ZeroDivisionError: division by zero"),
     "reset raises": (hostile(reset=raising), "Hostile.reset raised KeyError: 'seed'"),
     "reset exits": (hostile(reset=leave), "Hostile.reset raised SystemExit, which would end the program"),
     "reset exits, async": (hostile(reset=leave_async), "Hostile.reset raised SystemExit"),
@@ -278,7 +278,7 @@ def test_a_metric_that_is_no_number_is_a_failure_of_its_rollout():
         return await art.gather_trajectories(rollouts, max_exceptions=1, pbar_desc=None)
 
     good, error = asyncio.run(gathered())
-    assert good.reward == 1 and str(error).startswith("a rollout's metrics have note='high', level=None: expected numbers")
+    assert good.reward == 1 and str(error).startswith("a rollout's metrics contain note='high', level=None: expected numbers")
 
 
 def test_an_episode_has_a_turn():

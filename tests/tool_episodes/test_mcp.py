@@ -1,6 +1,7 @@
 """The adapter of MCP servers, with the protocol's own servers: in process, as a subprocess, and over HTTP."""
 
 import asyncio
+import json
 import sys
 from typing import Literal
 
@@ -95,19 +96,22 @@ def test_a_server_that_changed_its_tools_costs_the_rollout():
             made[-1].add_tool(lambda: "x", name=f"tool_{i}", description="A tool.")
         return made[-1]
 
-    with pytest.raises(BrokenEnvironment, match="the server's tools are not those it listed before"):
+    with pytest.raises(BrokenEnvironment, match="the server's tools have changed since they were listed"):
         play(mcp_environment(server), "hello")
 
 
 def test_the_tools_of_the_shop_in_a_subprocess():
-    """Notebook 08's server, used as anybody's: what it answers is what the world answers."""
+    """Notebook 08's server, used as anybody's: it answers as the world does."""
+    world = course_world("retail")
     user_id = course_tasks("retail", "test", 1)[0].user_id
     server = mcp.StdioServerParameters(command=sys.executable, args=["-m", "customer_service.mcp_server", "retail"])
-    trajectory = play(mcp_environment(server), [("get_user_details", {"user_id": user_id})], "done")
-    expected = course_world("retail").call("get_user_details", {"user_id": user_id})
-    assert trajectory.messages()[2]["content"] == expected
+    calls = [("get_user_details", {"user_id": user_id}), ("get_user_details", {"user_id": "x"}), ("list_all_product_types", {})]
+    trajectory = play(mcp_environment(server), calls, "done")
+    user, unknown, types = [m["content"] for m in trajectory.messages() if m["role"] == "tool"]
+    assert user == json.dumps(world.records("users")[user_id]) and types == world.call(*calls[2])
+    assert unknown == "Error: user not found" and trajectory.metrics["errors"] == 1
     names = {tool["function"]["name"] for tool in trajectory.tools}
-    assert names > {"get_user_details", "complete_task"} and len(names) == len(environment_tools(mcp_environment(lambda: make_server(course_world("retail")))()))
+    assert names > {"get_user_details", "complete_task"} and len(names) == len(environment_tools(mcp_environment(lambda: make_server(world))()))
 
 
 def test_a_server_over_http():

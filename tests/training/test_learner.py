@@ -500,9 +500,9 @@ def test_global_random_states_are_preserved_and_dropout_follows_the_seed(checkpo
 
 
 def test_trl_options_without_effect_are_warned_about(checkpoint):
-    with pytest.warns(UserWarning, match="without effect here: num_generations, num_iterations"):
+    with pytest.warns(UserWarning, match="have no effect here: num_generations, num_iterations"):
         mine = ours(checkpoint, rate=1.0, num_generations=8, num_iterations=4)
-    with pytest.warns(UserWarning, match="without effect here: beta, learning_rate, max_steps .*KL penalty"):
+    with pytest.warns(UserWarning, match="have no effect here: beta, learning_rate, max_steps .*KL penalty"):
         make_learner(make_policy(checkpoint), beta=0.1, learning_rate=1.0, max_steps=3)
     with pytest.raises(ValueError, match="use_adaptive_entropy"):
         make_learner(make_policy(checkpoint), use_adaptive_entropy=True)

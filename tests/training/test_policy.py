@@ -344,7 +344,7 @@ def test_auto_uses_unsloth_if_it_can_be_imported(checkpoints, monkeypatch):
     assert load_policy(checkpoints["qwen3"]).engine == "transformers"
     monkeypatch.setattr(policy_module.importlib.util, "find_spec", lambda name: object())
     monkeypatch.setattr(policy_module, "_import_unsloth", broken)
-    with pytest.warns(UserWarning, match=r"Unsloth does not start here \(NotImplementedError: needs a GPU\)"):
+    with pytest.warns(UserWarning, match=r"Unsloth failed to start \(NotImplementedError: needs a GPU\)"):
         assert load_policy(checkpoints["qwen3"]).engine == "transformers"
 
 

@@ -123,7 +123,8 @@ def test_training_view_needs_a_step():
 
 def test_training_view_from_a_frame_equals_from_rows():
     given = rows()
-    assert TrainingView.from_history(pandas.DataFrame(given)).history[3]["reward"] == pytest.approx(given[3]["reward"])
+    from_rows, from_frame = (TrainingView.from_history(each).history for each in (given, pandas.DataFrame(given)))
+    assert from_frame == from_rows and len(from_rows) == len(given)
     assert TrainingView.from_history([]).static_png() is None
 
 
@@ -169,7 +170,7 @@ def test_boards_are_read_once_per_board(records):
     parsed_texts = []
     TrajectoryViewer(records[:2], boards=lambda text: parsed_texts.append(text) or synthetic.boards(text))
     turns = [turn for record in records[:2] for turn in record["turns"]]
-    assert 0 < len(parsed_texts) <= len(turns)
+    assert len(parsed_texts) == sum(turn["role"] != "assistant" for turn in turns) > 0
 
 
 def test_widgets_import_without_torch():

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course import grpo
 from course.exercises import Exercise, checker
-from course.exercises.training import draw, gather, percents, with_new_model
+from course.exercises.training import draw, draws, gather, percents, with_new_model
 from game_2048.rules import legal_moves, parse
 
 if TYPE_CHECKING:
@@ -354,16 +354,15 @@ def _why_still_hacked(answer: Callable[[], float]) -> str | None:
         return f"Expected a number, got {weight!r}."
     if not 0 < weight <= 10:
         return f"Expected a weight above 0 and at most 10, got {weight:g}."
-    without, with_it = paid_by_the_letter(0.0), paid_by_the_letter(weight)
-    names = "no penalty", f"weight {weight:g}"
-    panels = {
-        title: {name: [run[i]] for name, run in zip(names, (without, with_it), strict=True)}
-        for i, title in enumerate(("reward", "share of legal moves"))
-    }
-    draw(panels, dict(zip(names, ("failed", "trained"), strict=True)))
-    if fmean(with_it[1][-3:]) >= STILL_LEGAL:
+    reward, legal = paid_by_the_letter(weight)
+    if draws():
+        without, name = paid_by_the_letter(0.0), f"weight {weight:g}"
+        pairs = zip(("reward", "share of legal moves"), without, (reward, legal), strict=True)
+        panels = {title: {"no penalty": [one], name: [other]} for title, one, other in pairs}
+        draw(panels, {"no penalty": "failed", name: "trained"})
+    if fmean(legal[-3:]) >= STILL_LEGAL:
         return None
-    return f"Still hacked: at the weight {weight:g} the share of legal moves by step was {percents(with_it[1])}."
+    return f"Still hacked: at the weight {weight:g} the share of legal moves by step was {percents(legal)}."
 
 
 KL_PENALTY = Exercise(right=lambda: 3.0, accept=_why_still_hacked)

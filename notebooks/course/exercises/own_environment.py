@@ -16,7 +16,7 @@ from unittest.mock import patch
 from zlib import crc32
 
 from course.exercises import Exercise, checker
-from course.exercises.training import draw, gather, percents, with_new_model
+from course.exercises.training import draw, draws, gather, percents, with_new_model
 
 if TYPE_CHECKING:
     from art_nb import TrainableModel
@@ -166,16 +166,17 @@ def _why_no_hole(paid: Paid) -> str | None:
         others += [paid(before, before + 1)] if before < FARTHEST else []
         if nearer <= max(others):
             return f"From the distance {before}, the step nearer to home must earn more than any other step."
-    without, with_it = walk_home(progress), walk_home(paid)
-    names = "before - after", "your reward"
-    panels = {
-        "reward of a walk": {names[1]: [with_it[0]]},
-        "share of walks that end at home": {names[0]: [without[1]], names[1]: [with_it[1]]},
-    }
-    draw(panels, {names[0]: "trained", names[1]: "failed"})
-    if fmean(with_it[1][-2:]) < 0.5:
+    reward, home = walk_home(paid)
+    if draws():
+        names = "before - after", "your reward"
+        panels = {
+            "reward of a walk": {names[1]: [reward]},
+            "share of walks that end at home": {names[0]: [walk_home(progress)[1]], names[1]: [home]},
+        }
+        draw(panels, {names[0]: "trained", names[1]: "failed"})
+    if fmean(home[-2:]) < 0.5:
         return None
-    return (f"No hole: the robot learned to come home; by step, these shares of walks ended there: {percents(with_it[1])}. "
+    return (f"No hole: the robot learned to come home; by step, these shares of walks ended there: {percents(home)}. "
             "Let a longer walk collect more.")  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from art_nb.rewards.agreement import pairs_right
 from art_nb.rewards.judge_answers import UnusableAnswer, parse
 from course.exercises import Exercise, checker
-from course.exercises.training import draw, gather, percents, with_new_model
+from course.exercises.training import draw, draws, gather, percents, with_new_model
 from game_2048.environment import MOVES, Game, legal_moves, scenarios
 from game_2048.rules import Board
 
@@ -187,9 +187,10 @@ def _why_still_a_hole(criterion: Criterion) -> str | None:
     score = criterion(*TWO_TURNS)
     if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
         return f"Expected a number from 0 to 1, got {score!r}."
-    flawed, yours = won_with(brevity), won_with(criterion)
-    won = {"brevity": [flawed], "your criterion": [yours]}
-    draw({"share of games won": won}, {"brevity": "failed", "your criterion": "trained"})
+    yours = won_with(criterion)
+    if draws():
+        won = {"brevity": [won_with(brevity)], "your criterion": [yours]}
+        draw({"share of games won": won}, {"brevity": "failed", "your criterion": "trained"})
     if fmean(yours[-2:]) >= yours[0]:
         return None
     return (f"The share of games won falls: by step it was {percents(yours)}. Which game gets the highest score from your "

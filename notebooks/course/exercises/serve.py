@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import TYPE_CHECKING
 
 from course.exercises import Exercise, NeverEnds, checker, is_number
-from course.exercises.training import draw, gather, percents, with_new_model
+from course.exercises.training import draw, draws, gather, percents, with_new_model
 
 if TYPE_CHECKING:
     from art_nb import TrainableModel
@@ -191,10 +191,11 @@ def _why_it_still_learns(seed_of: Callable[[int, int, int, int], int]) -> str | 
     if not is_number(seed, Integral) or seed < 0:
         return f"Expected an integer of at least 0 as a seed, got {seed!r}."
     won, silent = trained_with(seed_of)
-    good = trained_with(_seed_of)
-    curves = zip(("share of games won", "share of groups without a signal"), (won, silent), good, strict=True)
-    shown = {title: {"your seeds": [yours], "a seed for each request": [theirs]} for title, yours, theirs in curves}
-    draw(shown, {"your seeds": "failed", "a seed for each request": "trained"})
+    if draws():
+        good = trained_with(_seed_of)
+        curves = zip(("share of games won", "share of groups without a signal"), (won, silent), good, strict=True)
+        shown = {title: {"your seeds": [yours], "a seed for each request": [theirs]} for title, yours, theirs in curves}
+        draw(shown, {"your seeds": "failed", "a seed for each request": "trained"})
     if min(silent) == 1:
         return None
     return (f"The policy still learns: by step, the share of groups without a signal was {percents(silent)}. "

@@ -88,7 +88,7 @@ def blocks(board: Board) -> list[str]:
 
 
 def demonstrations(player: Player) -> list[tuple[Board, str]]:
-    """Let a player play against itself from training openings. Returns its boards and moves, shuffled.
+    """Have a player play itself from training openings. Returns its boards and moves, shuffled.
 
     A move to a square that is not free ends its game.
     """

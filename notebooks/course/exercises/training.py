@@ -1,4 +1,4 @@
-"""For exercises that change one thing and train again: a new model, and the figure of the curves."""
+"""Helpers for exercises that change one thing and train again: a new model, and a figure of the curves."""
 
 from __future__ import annotations
 
@@ -47,6 +47,13 @@ async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[Traj
     return await art.gather_trajectory_groups(pending, pbar_desc=None)
 
 
+def draws() -> bool:
+    """Whether curves are shown, in a notebook: elsewhere, a comparison that is only drawn need not be trained."""
+    from IPython import get_ipython
+
+    return get_ipython() is not None
+
+
 def draw(
     panels: Mapping[str, Mapping[str, Sequence[Sequence[float]]]], roles: Mapping[str, str], xlabel: str = "step"
 ) -> None:
@@ -55,11 +62,10 @@ def draw(
     panels: title -> {condition: the curves of its runs}, the same conditions in each; a curve starts at step 1.
     roles: condition -> a key of `COLOURS`.
     """
-    from IPython import get_ipython
     from IPython.display import Image, display
     from matplotlib.figure import Figure
 
-    if get_ipython() is None:
+    if not draws():
         return
     figure = Figure(figsize=(4 * len(panels), 2.4), layout="constrained")
     for axes, (title, conditions) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
