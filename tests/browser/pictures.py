@@ -85,7 +85,7 @@ def test_trajectory(page, site):  # noqa: F811
 
 def test_watch_it_learn(page, book, site):  # noqa: F811
     """The slider goes through the steps on one position, then the last policy plays beside the rule."""
-    page.set_viewport_size({"width": 800, "height": 900})
+    page.set_viewport_size({"width": 800, "height": 1200})
     page.goto(f"{site}/book/watch_it_learn.html")
     view = page.locator(".an-policy").first
     steps = view.locator(".an-ticks button").count()
