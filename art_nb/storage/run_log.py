@@ -101,7 +101,7 @@ class RunLog:
         The counters of the split start again from 0. Metrics that are added up (see `art_nb.metrics`) are taken from
         the row, its groups and their trajectories.
         """
-        builder = self.metrics_builder(COST_CONTEXTS.get(split, split))
+        builder = self.metrics_builder(COST_CONTEXTS.get(_checked(split), split))
         for metrics in (row, *(each.metrics for group in groups for each in (group, *group))):
             for name, value in metrics.items():
                 if name.startswith(ADDED_UP) and "/cum/" not in name:

@@ -101,7 +101,7 @@ WRONG = {
             ("lambda r: any(x > 0 for x in r)", "High rewards alone carry no"),
             ("lambda r: sum(r) != 0", "The mean does not measure"),
             ("lambda r: len(set(r)) == 1", "Inverted"),
-            ("lambda r: len(r) == len(set(r))", "it is enough that two are"),
+            ("lambda r: len(r) == len(set(r))", "it is enough that two do"),
             ("lambda r: r[0] > 0 or r[-1] > 0 if min(r) != max(r) else False", "Negative rewards carry a signal"),
         ],
         "reward": [

@@ -263,7 +263,7 @@ def test_at_another_temperature_there_is_no_ratio_to_the_sampler(checkpoint):
     learner = make_learner(make_policy(checkpoint), temperature=0.6)
     assert "ratio_min" not in learner.learn(conversations, TrainConfig(learning_rate=1e-9))
     conversations[2].off_policy = [True] * len(conversations[2].ids)
-    with pytest.raises(ValueError, match="must be sampled by the trained model"):
+    with pytest.raises(ValueError, match="another policy sampled some of the turns"):
         learner.learn(conversations, TrainConfig(learning_rate=1e-9))
 
 

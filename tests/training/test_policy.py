@@ -256,7 +256,7 @@ def test_a_family_that_scales_its_logits_is_refused(checkpoints, monkeypatch):
 
 def test_a_family_with_other_layers_than_attention_is_refused(checkpoints, monkeypatch):
     monkeypatch.setattr(policy_module, "LAYER_TYPES", {"sliding_attention"})  # like a model with layers of "linear_attention"
-    with pytest.raises(ValueError, match="type 'qwen3' are not supported: they have layers of full_attention"):
+    with pytest.raises(ValueError, match="type 'qwen3' are not supported: they have layers of type full_attention"):
         load_policy(checkpoints["qwen3"], engine="transformers")
 
 
