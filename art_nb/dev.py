@@ -1,6 +1,7 @@
 """`art.dev`: typed dictionaries for `TrainableModel(_internal_config=...)`, under ART's names.
 
-`LocalBackend` passes on all keys of `init_args` and `peft_args`; `engine_args`, for ART's inference server, has no effect.
+`LocalBackend` passes on `peft_args` and `init_args` (without Unsloth, not those that only it has); `engine_args`, for ART's
+inference server, has no effect.
 """
 
 from typing import Any, TypedDict

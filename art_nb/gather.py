@@ -60,7 +60,7 @@ async def gather_trajectory_groups(
         after_each: awaited with each complete group, for example a judge. Returns the group to keep, a list of groups, or
             None to drop it.
 
-    Raises: as `gather_trajectories`.
+    Raises: as `gather_trajectories`; TypeError when `after_each` returns anything else.
     """
     pending = list(groups)
     gathering = Gathering(_rollouts_in(pending), max_exceptions, max_metrics)

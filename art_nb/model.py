@@ -117,7 +117,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
                 raise ValueError(f"report_metrics: {name!r} is not a known service; expected one of {', '.join(SERVICES)}")
             if not any(isinstance(monitor, SERVICES[name]) for monitor in self.monitors):
                 self.monitors.append(SERVICES[name]())
-        if wrong := [monitor for monitor in self.monitors if not hasattr(monitor, "submit")]:
+        if wrong := [monitor for monitor in self.monitors if isinstance(monitor, type) or not hasattr(monitor, "submit")]:
             raise ValueError(f"monitors contain {wrong}: expected for example WandbMonitor(); names go into report_metrics")
         return self
 
@@ -128,7 +128,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return self._backend
 
     async def register(self, backend: "Backend") -> None:
-        """Register the model with `backend`, which samples and trains it and keeps its files."""
+        """Register with `backend`, which samples and trains the model. Raises: TypeError when it is not a backend."""
         if isinstance(backend, type) or not hasattr(backend, "register"):
             raise TypeError(f"backend is {backend!r}: expected an instance, e.g. `await model.register(LocalBackend())`")
         await backend.register(self)
@@ -217,13 +217,15 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             trajectories: groups, or the trajectories of one group; None logs only `metrics`.
             metrics: further numbers, or lists of them, for the row; they override those of the trajectories.
             step: None means the model's current step.
+
+        Raises, before anything is written: ValueError for the step or a reserved metric, TypeError for one without a number.
         """
         step, log = await self.get_step() if step is None else step, self.run_log
-        if not isinstance(step, int) or step < 0:
+        if not hasattr(step, "__index__") or step < 0:
             raise ValueError(f"step is {step!r}: expected an integer from 0")
         if taken := {"step", "split", "time"} & set(metrics or {}):
-            raise ValueError(f"metrics contain {', '.join(sorted(taken))}: give step and split as arguments of `log`")
-        groups = as_groups(trajectories or ())
+            raise ValueError(f"metrics contain {', '.join(sorted(taken))}: `log` sets these itself")
+        groups, step = as_groups(trajectories or ()), int(step)
         row = (summary(groups) if trajectories is not None else {}) | (metrics or {})
         with log.rollback_on_error():
             row = await log.complete_row(split, row, groups) if row else row
@@ -291,7 +293,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         super().__init__(**fields)
         if unknown := sorted({*(_internal_config or {})} - {*InternalModelConfig.__annotations__}):
             known = ", ".join(InternalModelConfig.__annotations__)
-            raise ValueError(f"_internal_config contains {', '.join(unknown)}: expected some of {known}")
+            warnings.warn(f"in _internal_config only {known} are read; no effect: {', '.join(unknown)}", stacklevel=2)
         self._internal_config = _internal_config
 
     @property

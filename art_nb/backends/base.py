@@ -11,9 +11,12 @@ from __future__ import annotations
 import asyncio
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from pydantic import BaseModel
 
 from art_nb.backends.steps import StepRequest
 from art_nb.model import Model
@@ -56,9 +59,10 @@ class RegisteredModel:
 
 
 def _list_of(kind: type, given: Any) -> list[Any]:
-    """Return the items as a list. Raises: TypeError when one is not a `kind`, or `given` is one of them, not several."""
-    items = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    wrong = {type(given)} if isinstance(given, kind) else {type(each) for each in items if not isinstance(each, kind)}
+    """Return the items as a list. Raises: TypeError when one is not a `kind`, or `given` is a single object."""
+    alone = isinstance(given, str | Mapping | BaseModel) or not isinstance(given, Iterable)  # pydantic's iterate over fields
+    items = [] if alone else list(given)
+    wrong = {type(given)} if alone else {type(each) for each in items if not isinstance(each, kind)}
     if wrong:
         names = ", ".join(sorted(each.__name__ for each in wrong))
         gather = ": gather them first (`await art.gather_trajectory_groups(...)`)" if "PendingGroup" in names else ""
@@ -88,7 +92,7 @@ class FileBackend(ABC, Generic[M, R]):
         if files := [each for each in (self.path, *self.path.parents) if each.is_file()]:
             raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or existing")
         self.gpu_cost_per_hour_usd = price = gpu_cost_per_hour_usd
-        if price is not None and not (isinstance(price, int | float) and price >= 0):
+        if price is not None and not (isinstance(price, Real) and price >= 0):
             raise ValueError(f"gpu_cost_per_hour_usd is {price!r}: expected US dollars, from 0")
         self.progress = progress or (lambda text: None)
         self.models: dict[tuple[str, str], M] = {}  # by project and name
@@ -174,7 +178,7 @@ class FileBackend(ABC, Generic[M, R]):
 
         Raises, with model and files unchanged:
             ValueError: the groups cannot be trained on; the message names the trajectory. TypeError: they are no groups.
-            FloatingPointError: the loss is not finite.
+            FloatingPointError: loss or weights are not finite.
         """
         config = TrainConfig.of(config).with_art_options(art_options)
         return await self.take_step(model, StepRequest(_list_of(TrajectoryGroup, trajectory_groups), config, _log))

@@ -48,7 +48,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             are used as they are.
         progress: called with a short text before a long operation.
 
-    Raises: ValueError when `path` is a file, or below one.
+    Raises: ValueError when `path` is a file, or below one, or slots, seed or price is out of range.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         progress: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(path, progress, gpu_cost_per_hour_usd)
-        for name, value, least in (("slots", slots, 1), ("seed", seed, 0)):
-            if not isinstance(value, int) or not least <= value < 2**63:
-                raise ValueError(f"{name} is {value!r}: expected an integer from {least}")
-        self.engine, self.seed, self.slots, self.base_models = engine, seed, slots, dict(base_models or {})
+        for name, value, least in (("slots", slots, 1), ("seed", seed, -(2**63))):
+            if not hasattr(value, "__index__") or not least <= value < 2**63:
+                raise ValueError(f"{name} is {value!r}: expected an integer from {least} to {2**63 - 1}")
+        self.engine, self.seed, self.slots, self.base_models = engine, int(seed), int(slots), dict(base_models or {})
 
     async def register(self, model: Model[Any, Any]) -> None:
         """Create the folder of the model's files, and clean up after killed processes."""

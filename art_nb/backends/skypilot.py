@@ -20,12 +20,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from importlib.metadata import metadata, version
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import httpx
-from dotenv import dotenv_values
 
 from art_nb.backends.remote import RemoteBackend
 from art_nb.storage.checkpoints import write_file
@@ -127,7 +125,7 @@ class SkyPilotBackend(RemoteBackend):
         found = sky or shutil.which("sky")
         if found is None:
             raise FileNotFoundError("the command `sky` is missing: install it with `uv tool install skypilot` or pipx")
-        variables = _variables(Path(env_path)) if env_path else {}
+        variables = _variables(env_path) if env_path else {}
         task = server_task(gpu, resources, art_version, list(variables), base_models=base_models)
         token_file = Path(path or ".art") / f".{cluster_name}.token"
         if force_restart:
@@ -236,8 +234,12 @@ async def _wait_until_ready(port: int, tunnel: subprocess.Popen) -> None:
             await asyncio.sleep(0.2)
 
 
-def _variables(file: Path) -> dict[str, str]:
-    found = dotenv_values(stream=StringIO(file.read_text(encoding="utf-8")), interpolate=False)
-    if wrong := [name for name, value in found.items() if value is None]:
-        raise ValueError(f"{file}: expected lines NAME=VALUE, got {', '.join(wrong)}")
-    return {name: value or "" for name, value in found.items()}
+def _variables(env_path: str) -> dict[str, str]:
+    found = {}
+    for number, line in enumerate(Path(env_path).read_text(encoding="utf-8").splitlines(), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            name, equals, value = line.partition("=")
+            if not equals or not name.strip().isidentifier():
+                raise ValueError(f"{env_path}, line {number}: expected NAME=VALUE")
+            found[name.strip()] = value.strip().strip("\"'")
+    return found

@@ -38,7 +38,7 @@ class ToolEpisode:
         cls.tools = [method.schema for method in methods if inspect.isfunction(method) and hasattr(method, "schema")]
 
     def __init__(self, max_turns: int):
-        if not isinstance(max_turns, int) or max_turns < 1:
+        if not hasattr(max_turns, "__index__") or max_turns < 1:
             raise ValueError(f"max_turns is {max_turns!r}: expected an integer from 1")
         self.max_turns = max_turns
         self.turns = self.refused = 0

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError
-
 from art_nb.export.checkpoint import find_checkpoint
 from art_nb.export.formats import FORMS, export_checkpoint
 from art_nb.export.hub import push_to_hub
@@ -35,10 +33,17 @@ def export(options: Sequence[str]) -> int:
         print(f"{checkpoint} as {form} is in {out}\n{parity}")
         if repository:
             print(f"pushed to {push_to_hub(out, repository)}")
-    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
+    except Exception as error:
+        if not isinstance(error, (OSError, ValueError, RuntimeError, ImportError, *_safetensors_errors())):
+            raise
         print(f"art-nb export: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _safetensors_errors() -> tuple[type[Exception], ...]:
+    loaded = sys.modules.get("safetensors")  # of the extra `train`; a damaged file or a full disk raises its error
+    return (loaded.SafetensorError,) if loaded else ()
 
 
 def _repository(push: str | None) -> str | None:

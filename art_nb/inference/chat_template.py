@@ -12,7 +12,7 @@ import jinja2
 
 from art_nb.inference.chat import RequestError
 from art_nb.inference.control_tokens import control_tokens
-from art_nb.inference.messages import ROLES, describe_surrogate, with_parsed_arguments
+from art_nb.inference.messages import ROLES, with_parsed_arguments
 from art_nb.inference.provenance import TaintedStr, compile_template
 
 USER: dict[str, Any] = {"role": "user", "content": "a"}
@@ -50,15 +50,6 @@ class ChatTemplate:
 
         Raises: RequestError when the template refuses the messages, or they contain a lone surrogate.
         """
-        try:
-            return self._render(messages, add_generation_prompt)
-        except UnicodeEncodeError as error:
-            raise self._surrogate_error(messages) from error
-
-    def _surrogate_error(self, messages: list[dict]) -> RequestError:
-        return RequestError(describe_surrogate(messages, tools=self._tools, chat_template_kwargs=self._arguments))
-
-    def _render(self, messages: list[dict], add_generation_prompt: bool) -> str:
         for role in {message["role"] for message in messages} - self._checked_roles:
             self._check_role(role)
         try:
@@ -91,7 +82,7 @@ class ChatTemplate:
         before: list[dict[str, Any]] = [USER, CALLING] if role == "tool" else []
         message = RESULT if role == "tool" else {"role": role}
         try:
-            text = self._render([*before, {**message, "content": "included?"}, USER], True)
+            text = self.render([*before, {**message, "content": "included?"}, USER], True)
         except RequestError:
             return  # refused, which is not silent
         if "included?" not in text:

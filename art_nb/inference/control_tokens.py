@@ -65,10 +65,14 @@ class ControlTokens:
     def protect(self, rendered: str) -> str:
         """Replace the control tokens that a template wrote with their placeholders.
 
-        Raises: RequestError when the text contains a placeholder; UnicodeEncodeError for a lone surrogate.
+        Raises: RequestError when the text contains a placeholder or a lone surrogate.
         """
         text, mask = str.__str__(rendered), getattr(rendered, "mask", b"")
-        text.encode()
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            place = f"the end of {text[max(0, error.start - 30) : error.start + 1]!a}"
+            raise RequestError(f"a lone surrogate, which is not valid text, at {place}: replace it") from error
         if self._secret in text:
             raise RequestError("messages: they contain a secret of this process, drawn at random when it started")
         parts: list[str] = []

@@ -1,7 +1,6 @@
 """Validation of a request's messages: dicts with a known role and text as content."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 from art_nb.inference.chat import RequestError
@@ -62,24 +61,3 @@ def with_parsed_arguments(message: dict) -> dict:
             pass  # an object already, or invalid
         calls.append({**call, "function": function})
     return {**message, "tool_calls": calls} if calls else dict(message)
-
-
-def describe_surrogate(messages: list[dict], **others: Any) -> str:
-    """Describe where a request has a lone surrogate, which no tokenizer can read. others: further parts, by name."""
-    for where, text in _strings({"messages": list(map(with_parsed_arguments, messages)), **others}, ""):
-        for i, character in enumerate(text):
-            if "\ud800" <= character <= "\udfff":
-                return f"{where} holds {character!a} at {i}, a lone surrogate, which is not valid text: replace it"
-    return "messages hold a lone surrogate, which is not valid text: replace it"
-
-
-def _strings(value: Any, where: str) -> Iterator[tuple[str, str]]:
-    if isinstance(value, str):
-        yield where, value
-    elif isinstance(value, dict):
-        for key, each in value.items():
-            yield from _strings(key, f"a key of {where}")
-            yield from _strings(each, f"{where}.{key}".removeprefix("."))
-    elif isinstance(value, list | tuple):
-        for i, each in enumerate(value):
-            yield from _strings(each, f"{where}[{i}]")

@@ -68,10 +68,7 @@ class IncrementalTemplate(ChatTemplate):
         """Return the messages with the generation prompt. Raises: RequestError, as `render`."""
         if not self.by_message:
             return self.render(messages)
-        try:
-            return self._in_pieces(messages)
-        except UnicodeEncodeError as error:
-            raise self._surrogate_error(messages) from error
+        return self._in_pieces(messages)
 
     def answered(self, prompt: str, messages: list[dict], answer: dict) -> str:
         """Return the text of a conversation with the answer to its prompt."""
@@ -105,8 +102,8 @@ class IncrementalTemplate(ChatTemplate):
 
     def _rendered(self, block: list[dict], first: bool) -> str:
         if first:
-            return self._render(block, add_generation_prompt=False)
-        return self._render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
+            return self.render(block, add_generation_prompt=False)
+        return self.render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
 
     def _frame(self, message: dict, first: bool) -> tuple[str, str] | None:
         """Return the template's text before and after a user's or tool's content; None if it changes the content."""

@@ -3,8 +3,8 @@
     model = art.TrainableModel(..., monitors=[art.monitoring.WandbMonitor(), art.monitoring.LangfuseMonitor()])
 
 Nothing is sent unless a model has a monitor or `report_metrics=["wandb"]`; a key in the environment alone sends nothing.
-Does not depend on models, backends or training. A failing service neither stops nor slows
-training, and the model's folder contains everything that was logged.
+Does not depend on models, backends or training. A failing service neither stops nor slows training, and the model's folder
+contains everything that was logged.
 """
 
 from art_nb.monitoring.langfuse_monitor import LangfuseMonitor

@@ -82,8 +82,8 @@ class Learner(SequenceTrainer, GRPOTrainer):
         a part of the sequences. ratio_min, ratio_max: probability of a sampled token now over that when it was sampled;
         missing at a temperature other than 1, at which the sampler's probabilities are not known.
 
-        Raises: FloatingPointError: the loss or its gradient is not finite; that update was not made. ValueError: another
-        policy sampled some of the tokens, and the temperature is not 1.
+        Raises: FloatingPointError: as `update`. ValueError: another policy sampled some of the tokens, and the temperature
+        is not 1.
         """
         started = time.perf_counter()
         given = "learning_rate" in config.model_fields_set

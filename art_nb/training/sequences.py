@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -137,10 +137,7 @@ def check_groups(groups: list[TrajectoryGroup]) -> None:
         for t, trajectory in enumerate(group):
             rewards = [("reward", trajectory.reward)]
             rewards += [(f"turn_rewards[{i}]", r) for i, r in enumerate(trajectory.turn_rewards or [])]
-            for i, item in enumerate(trajectory.messages_and_choices):
-                if not isinstance(item, Choice) and not (isinstance(item, Mapping) and isinstance(item.get("role"), str)):
-                    expected = 'expected a dict like {"role": "user", "content": ...} or a Choice'
-                    raise ValueError(f"group {g}, trajectory {t}: messages_and_choices[{i}] is {item!r:.60}: {expected}")
+            _check_messages(trajectory, f"group {g}, trajectory {t}")
             for name, reward in rewards:
                 if not hasattr(reward, "__float__") or not math.isfinite(as_float(reward)):
                     raise ValueError(f"group {g}, trajectory {t}: {name} is {reward!s:.40}, not a finite number")
@@ -230,6 +227,7 @@ def demonstration_sequences(
     built = []
     for number, trajectory in enumerate(trajectories):
         sequences: list[TokenSequence] = []
+        _check_messages(trajectory, f"trajectory {number}")
         for history in trajectory.histories():
             current: list[TokenSequence] = []
             for i, item in enumerate(history.messages_and_choices):
@@ -243,6 +241,14 @@ def demonstration_sequences(
     if not built:
         raise ValueError("there is nothing to train on: expected at least one trajectory")
     return built
+
+
+def _check_messages(trajectory: Trajectory, name: str) -> None:
+    for history in trajectory.histories():
+        for item in history.messages_and_choices:  # LiteLLM's messages are not dicts, but have `get`
+            if not isinstance(item, Choice) and not isinstance(getattr(item, "get", lambda name: None)("role"), str):
+                expected = 'expected a dict like {"role": "user", "content": ...} or a Choice'
+                raise ValueError(f"{name}: messages_and_choices contains {item!r:.60}: {expected}")
 
 
 def _check_length(sequences: list[TokenSequence], context: int | None, name: str) -> None:

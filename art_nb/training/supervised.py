@@ -43,11 +43,12 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
             raise ValueError("sft: label_smoothing_factor needs all logits, which TRL does not compute here: leave it out")
         # No dataset is prepared or loaded; these values only have to pass TRL's checks.
         fixed = {"max_length": None, "packing": False, "dataset_kwargs": {"skip_prepare_dataset": True}}
-        check_options(sft or {}, SFTConfig, {*fixed, "learning_rate"}, stacklevel=4)
+        ignored = check_options(sft or {}, SFTConfig, {*fixed, "learning_rate"}, stacklevel=4)
+        given = {name: value for name, value in (sft or {}).items() if name not in ignored}
         super().__init__(
             policy,
             tokens_per_micro_batch,
-            args=SFTConfig(**trl_settings(policy, output_dir) | (sft or {}) | fixed),
+            args=SFTConfig(**trl_settings(policy, output_dir) | given | fixed),
             train_dataset=Dataset.from_dict({"input_ids": [[0]], "labels": [[0]]}),
         )
 
@@ -62,7 +63,7 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
         Returns loss and entropy (nats per token), grad_norm and token_accuracy (share of the assistant's tokens that are
         the policy's most likely token), means over the batches; and `losses`, the loss of each batch before its update.
 
-        Raises: FloatingPointError: a loss or its gradient is not finite; that update was not made, earlier ones were.
+        Raises: FloatingPointError: as `update`; earlier updates were made.
         """
         started = time.perf_counter()
         size = AUTO_BATCH_SIZE if config.batch_size == "auto" else config.batch_size

@@ -9,6 +9,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from numbers import Real
 from typing import Any
 
 import numpy
@@ -146,10 +147,10 @@ class SequenceTrainer:
     def update(self, batches: list[dict], learning_rate: float, heading: str, report: Report) -> dict[str, float]:
         """Take one optimizer step on the weighted sum of the micro-batches' losses.
 
-        report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and, as
-        means over the trained tokens, those of `metric_names` that TRL computes.
+        report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and, as means over the
+        trained tokens, those of `metric_names` that TRL computes.
 
-        Raises: FloatingPointError: loss or gradient is not finite; the step was not taken.
+        Raises: FloatingPointError: loss or gradient is not finite: the step was not taken; or the weights are not after it.
         """
         self.model.train()
         logged = self._metrics["train"]  # type: ignore[attr-defined]  # TRL's, one value per micro-batch
@@ -250,10 +251,10 @@ def check_options(given: dict[str, Any], config: Any, ignored: set[str], stackle
 
     Raises: ValueError when `config`, a class of TRL's, lacks an option, or one is negative that TRL does not check.
     """
-    if unknown := sorted(given.keys() - config.__dataclass_fields__.keys()):
+    if unknown := sorted(given.keys() - config.__dataclass_fields__.keys() - SCHEDULE):
         raise ValueError(f"trl.{config.__name__} has no option {', '.join(unknown)}")
     for name in NOT_NEGATIVE & given.keys():
-        if given[name] is not None and not (isinstance(given[name], int | float) and 0 <= given[name] < math.inf):
+        if given[name] is not None and not (isinstance(given[name], Real) and given[name] >= 0):
             raise ValueError(f"{name} is {given[name]!r}: expected a number from 0")
     found = sorted(given.keys() & (ignored | SCHEDULE))
     if found:

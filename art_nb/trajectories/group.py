@@ -139,7 +139,7 @@ def one_trajectory(result: Any) -> Trajectory:
         raise TypeError(
             f"a rollout returned {type(result).__name__}, expected a Trajectory; does it end with `return trajectory`?"
         )
-    numbers = {"reward": result.reward, **result.metrics}
-    if wrong := [f"{name}={value!r:.40}" for name, value in numbers.items() if not hasattr(value, "__float__")]:
+    numbers = [("reward", result.reward), *result.metrics.items()]
+    if wrong := [f"{name}={value!r:.40}" for name, value in numbers if not hasattr(value, "__float__")]:
         raise TypeError(f"a rollout's metrics contain {', '.join(wrong)}: expected numbers; put text in metadata or logs")
     return result

@@ -137,8 +137,8 @@ def test_only_a_template_that_copies_contents_is_not_run_again(qwen, monkeypatch
     tokenizer = with_template(qwen, body)
     template = IncrementalTemplate(tokenizer, None, {})
     template.prompt([user("first"), user("second")])
-    rendered, render = [], template._render
-    monkeypatch.setattr(template, "_render", lambda *given, **more: rendered.append(given) or render(*given, **more))
+    rendered, render = [], template.render
+    monkeypatch.setattr(template, "render", lambda *given, **more: rendered.append(given) or render(*given, **more))
     for said in ("third </think> b", " {<|im_end|>\r\n", ""):
         messages = [user(said), user(said + "x")]
         ids = template.control.ids(template.prompt(messages))
@@ -401,7 +401,7 @@ def test_a_role_that_the_template_drops_raises(qwen):
 
 
 @pytest.mark.parametrize("by_pieces", [True, False])
-def test_lone_surrogates_are_refused_with_their_location(by_pieces):
+def test_lone_surrogates_are_refused_with_the_text_before_them(by_pieces):
     tokenizer = chat_families.make("nano_email" if by_pieces else "qwen3")
     half, call = "a\ud83d", {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
@@ -409,16 +409,17 @@ def test_lone_surrogates_are_refused_with_their_location(by_pieces):
     def calls(**function):
         return [user("b"), {**calling, "tool_calls": [{**call, "function": {**call["function"], **function}}]}]
 
+    lone = r"a lone surrogate, which is not valid text, at the end of '.*a\\ud83d': replace it"
     cases = [
-        ([user("b"), user(half)], None, r"messages\[1\].content holds '.ud83d' at 1"),
-        ([user("b"), {"role": "assistant", "content": half}], None, r"messages\[1\].content holds"),
-        (calls(name=half), None, r"messages\[1\].tool_calls\[0\].function.name holds"),
-        (calls(arguments='{"to": ["\\ud800"]}'), None, r"messages\[1\].tool_calls\[0\].function.arguments.to\[0\] holds"),
-        (calls(arguments=json.dumps({half: 1})), None, r"a key of messages\[1\].tool_calls\[0\].function.arguments holds"),
+        ([user("b"), user(half)], None, lone),
+        ([user("b"), {"role": "assistant", "content": half}], None, lone),
+        (calls(name=half), None, lone),
+        (calls(arguments='{"to": ["\\ud800"]}'), None, r"a lone surrogate, .* at the end of '.*\\ud800'"),
+        (calls(arguments=json.dumps({half: 1})), None, lone),
         (
             [user("b")],
             [{"type": "function", "function": {"name": half, "parameters": {}}}],
-            r"tools\[0\].function.name holds",
+            lone,
         ),
     ]
     for messages, tools, expected in cases:

@@ -58,7 +58,7 @@ def unchanged(model):
     (lambda: [trajectory(), trajectory()], "expected a list of TrajectoryGroup, got Trajectory"),
     (lambda: pair()[0], "expected a list of TrajectoryGroup, got TrajectoryGroup"),
     (lambda: [art.TrajectoryGroup([played(), played()])], "got PendingGroup: gather them first"),
-    (lambda: None, "got NoneType"), (lambda: "abc", "got str"), (lambda: [[trajectory()]], "got list"),
+    (lambda: None, "got NoneType"), (lambda: "abc", "got str"), (trajectory, "got Trajectory"), (lambda: {"a": 1}, "got dict"), (lambda: [[trajectory()]], "got list"),
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:coroutine")
 def test_train_names_what_it_got_in_place_of_groups(model, groups, words):
@@ -86,8 +86,8 @@ def test_a_config_of_another_type_is_refused(model):
 
 @pytest.mark.parametrize(("name", "value", "words"), [
     ("reward", None, "reward is None, not a finite number"), ("reward", "1", "reward is 1, not a finite number"),
-    ("messages_and_choices", ["hi", ANSWERED], r"messages_and_choices\[0\] is 'hi': expected a dict like"),
-    ("messages_and_choices", [{"content": "hi"}, ANSWERED], r"messages_and_choices\[0\] is .*: expected a dict like"),
+    ("messages_and_choices", ["hi", ANSWERED], "messages_and_choices contains 'hi': expected a dict like"),
+    ("messages_and_choices", [{"content": "hi"}, ANSWERED], "messages_and_choices contains .*: expected a dict like"),
     ("messages_and_choices", [ASKED | {"content": "left " * 200}, ANSWERED], "tokens, the model's context has 512: shorten it"),
 ])  # fmt: skip
 def test_a_field_that_was_set_to_something_wrong_names_its_trajectory(model, name, value, words):
@@ -132,7 +132,7 @@ def test_a_step_that_makes_infinite_weights_is_undone(model):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"slots": 0}, "slots is 0: expected an integer from 1"), ({"slots": 2.5}, "slots is 2.5"), ({"seed": None}, "seed is None"),
+    ({"slots": 0}, "slots is 0: expected an integer from 1"), ({"slots": 2.5}, "slots is 2.5"), ({"seed": None}, "seed is None"), ({"seed": 2**63}, "expected an integer from"),
     ({"gpu_cost_per_hour_usd": "x"}, "gpu_cost_per_hour_usd is 'x'"), ({"gpu_cost_per_hour_usd": -1}, "expected US dollars"),
 ])  # fmt: skip
 def test_wrong_options_of_a_backend(tmp_path, options, words):
@@ -142,11 +142,13 @@ def test_wrong_options_of_a_backend(tmp_path, options, words):
 
 def test_wrong_arguments_of_a_model():
     for options, words in (
-        ({"_internal_config": {"lora": {"r": 4}}}, "_internal_config contains lora: expected some of init_args, peft_args"),
         ({"monitors": ["wandb"]}, r"monitors contain \['wandb'\]: expected for example WandbMonitor"),
+        ({"monitors": [art.monitoring.WandbMonitor]}, "monitors contain .*: expected for example WandbMonitor"),
     ):
         with pytest.raises(ValueError, match=words):
             art.TrainableModel(name="m", project="p", base_model="b", **options)
+    with pytest.warns(UserWarning, match="only init_args, .* are read; no effect: lora"):  # or one of ART's that is not read
+        art.TrainableModel(name="m", project="p", base_model="b", _internal_config={"lora": {"r": 4}})
     for backend in (LocalBackend, "local", None):
         with pytest.raises(TypeError, match="expected an instance, e.g. `await model.register"):
             asyncio.run(art.Model(name="m", project="p").register(backend))
@@ -156,7 +158,7 @@ def test_log_refuses_before_it_writes(tmp_path):
     model = art.Model(name="m", project="p", base_path=str(tmp_path))
     for options, error, words in (
         ({"step": -1}, ValueError, "step is -1: expected an integer from 0"), ({"step": 1.5}, ValueError, "step is 1.5"),
-        ({"metrics": {"step": 9}}, ValueError, "metrics contain step"), ({"metrics": {"a": object()}}, TypeError, ""),
+        ({"metrics": {"time": 9}}, ValueError, "metrics contain time: `log` sets these itself"), ({"metrics": {"a": object()}}, TypeError, ""),
     ):  # fmt: skip
         with pytest.raises(error, match=words):
             asyncio.run(model.log([trajectory()], **options))
@@ -174,8 +176,8 @@ async def returns_a_trajectory(group):
     return group.trajectories[0]
 
 
-async def played_for(reward):
-    found = trajectory()
+async def played_for(reward, **fields):
+    found = trajectory(**fields)
     found.reward = reward
     return found
 
@@ -184,3 +186,31 @@ def test_a_rollout_must_return_a_numeric_reward():
     for reward in (None, "1"):
         with pytest.raises(TypeError, match=f"reward={reward!r}: expected numbers"):
             asyncio.run(art.gather_trajectories([played_for(reward)]))
+
+
+def test_what_other_libraries_pass_is_accepted(base, tmp_path):
+    """LiteLLM's messages, numpy's scalars, infinity for no limit, generators, options of TRL that have no effect."""
+    from litellm.types.utils import Message
+
+    backend = LocalBackend(path=tmp_path, engine="transformers", seed=np.int64(3), slots=np.int64(8), gpu_cost_per_hour_usd=np.float32(2.5))
+    model = art.TrainableModel(name="m", project="p", base_model=base)
+    asyncio.run(model.register(backend))
+    groups = changed("messages_and_choices", [Message(role="user", content="left or right?"), ANSWERED])
+    grpo = {"epsilon_high": math.inf, "max_grad_norm": np.float32(0.5), "warmup_ratio": 0.1}
+    with pytest.warns(UserWarning, match="no effect here: warmup_ratio"):
+        assert asyncio.run(model.train((each for each in groups), art.TrainConfig(grpo=grpo))).step == 1
+    with pytest.warns(UserWarning, match="no effect here: warmup_ratio"):
+        assert asyncio.run(model.train_sft(iter([DEMONSTRATION]), art.TrainSFTConfig(sft={"warmup_ratio": 0.1}))).step == 2
+    asyncio.run(model.log([trajectory()], step=np.int64(2)))
+    assert model.records("val")[0]["step"] == 2
+
+
+def test_a_wrong_message_of_a_demonstration_names_it(model):
+    with pytest.raises(ValueError, match="trajectory 0: messages_and_choices contains 'hi'"):
+        asyncio.run(model.train_sft(changed("messages_and_choices", ["hi", ANSWERED])[0].trajectories[1:]))
+    assert unchanged(model)
+
+
+def test_a_metric_does_not_hide_the_reward():
+    with pytest.raises(TypeError, match="reward=None"):
+        asyncio.run(art.gather_trajectories([played_for(None, metrics={"reward": 1.0})]))

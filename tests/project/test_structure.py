@@ -410,7 +410,7 @@ import importlib, sys
 import art_nb as art
 for name in art.__all__:
     getattr(art, name)
-for name in ("serving.worker", "rewards", "environments", "monitoring", "utils", "backends.skypilot", "langgraph"):
+for name in ("serving.worker", "rewards", "environments", "monitoring", "utils", "backends.skypilot", "langgraph", "export.command"):
     importlib.import_module(f"art_nb.{name}")
 for name in ("gymnasium", "mcp", "openenv", "reasoning_gym", "textarena", "to_mcp", "to_openenv", "verifiers"):
     importlib.import_module(f"art_nb.environments.adapters.{name}")  # the package that it adapts is imported when it is used

@@ -16,7 +16,7 @@ from code_repair.problems import load_problems
 def server(problem: str, **options: Any) -> Any:
     """Return an MCP server with the tools of the environment; its instructions are the problem's first message.
 
-    options: of CodeRepairEnvironment. Raises: KeyError for an unknown problem.
+    options: of CodeRepairEnvironment. Raises: ValueError for an unknown problem.
     """
     from mcp.server.mcpserver import MCPServer
 

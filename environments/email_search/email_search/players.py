@@ -24,7 +24,7 @@ ENDS: tuple[tuple[str | None, dict[str, Any] | None], ...] = (
 
 
 def heuristic_player(search: EmailSearch, **arguments: str) -> None:
-    """Search for the question's content words, fewer of them while nothing is found; read two emails; answer with a match.
+    """Search for the question's content words, fewer while nothing is found; read two emails; answer with the first match.
 
     A match is text of the form that the question calls for, such as a date for "when". arguments: added to every search.
     """
