@@ -114,11 +114,12 @@ class MetricsBuilder:
 
     def registered_cost(self, response: Any, *, provider: str, model_name: str) -> float | None:
         """Return the cost from the response itself, a registered extractor, or the registered price; None without one."""
-        cost, pricing = self._stated(response, provider), self._run.pricing.get(model_name)
-        return token_cost(counted_tokens(response, provider.lower()), pricing) if cost is None and pricing else cost
+        provider, pricing = provider.lower(), self._run.pricing.get(model_name)
+        cost = self._stated(response, provider)
+        return token_cost(counted_tokens(response, provider), pricing) if cost is None and pricing else cost
 
     def _stated(self, response: Any, provider: str) -> float | None:
-        cost, extractor = stated_cost(response), self._run.extractors.get(provider.lower())
+        cost, extractor = stated_cost(response), self._run.extractors.get(provider)
         return extractor(response) if cost is None and extractor else cost
 
     def add_metric(self, key: str, value: float) -> None:

@@ -58,6 +58,13 @@ class RegisteredModel:
         return {"rollout_s": seconds, "rollout_tokens_per_s": tokens / seconds, "time/step_actor_s": seconds}
 
 
+def integer(name: str, value: Any, least: int) -> int:
+    """Return an option as an int. Raises: ValueError when it is not an integer from `least` that 64 bits hold."""
+    if not hasattr(value, "__index__") or not least <= value < 2**63:
+        raise ValueError(f"{name} is {value!r}: expected an integer from {least} to {2**63 - 1}")
+    return int(value)
+
+
 def _list_of(kind: type, given: Any) -> list[Any]:
     """Return the items as a list. Raises: TypeError when one is not a `kind`, or `given` is a single object."""
     alone = isinstance(given, str | Mapping | BaseModel) or not isinstance(given, Iterable)  # pydantic's iterate over fields

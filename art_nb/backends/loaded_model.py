@@ -26,7 +26,6 @@ from art_nb.training.policy_store import PolicyStore
 from art_nb.training.sequences import TokenSequence
 from art_nb.training.state import load_policy_state, save_policy_state, set_optimizer_state
 from art_nb.training.supervised import SupervisedLearner
-from art_nb.training.trainer import accelerate_kept_on_error
 from art_nb.types import TrainConfig, TrainSFTConfig
 
 Report = Callable[[str], None]
@@ -46,8 +45,7 @@ class LoadedModel(RegisteredModel):
     def __init__(self, policy: Policy, policies: PolicyStore, sampler: Sampler, folder: Path, trainer_args: dict[str, Any]):
         super().__init__(policies, folder)
         self.policy, self.policies, self.sampler, self.trainer_args = policy, policies, sampler, trainer_args
-        with accelerate_kept_on_error():
-            self.learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
+        self.learner = Learner(policy, grpo=trainer_args, output_dir=str(folder))
         self._options = trainer_args
         self.split, self.stale, self.gathered = "train", True, False
         self.lock: FileLock | None = None
@@ -103,8 +101,7 @@ class LoadedModel(RegisteredModel):
         if options != self._options or self.split != "train":
             moments = self._moments("train")
             if options != self._options:
-                with accelerate_kept_on_error():
-                    learner = Learner(self.policy, grpo=options, output_dir=str(self.folder))
+                learner = Learner(self.policy, grpo=options, output_dir=str(self.folder))
                 self.learner.end()
                 learner.process_group = self.learner.process_group
                 self.learner, self._options = learner, options
@@ -113,8 +110,7 @@ class LoadedModel(RegisteredModel):
 
     def imitate(self, demonstrations: list[list[TokenSequence]], config: TrainSFTConfig, report: Report) -> dict[str, Any]:
         """Update the policy by supervised fine-tuning; return metrics."""
-        with accelerate_kept_on_error():
-            learner = SupervisedLearner(self.policy, sft=config.sft, output_dir=str(self.folder))
+        learner = SupervisedLearner(self.policy, sft=config.sft, output_dir=str(self.folder))
         set_optimizer_state(learner.optimizer, self._moments("sft"))
         row = learner.learn(demonstrations, config, report, seed=self._seed())
         set_optimizer_state(self.learner.optimizer, learner.optimizer.state_dict()["state"])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from openai import AsyncOpenAI
 
-from art_nb.backends.base import FileBackend
+from art_nb.backends.base import FileBackend, integer
 from art_nb.backends.steps import StepRequest, StepState, numbers
 from art_nb.inference.client import InProcessClient
 from art_nb.model import Backend as Backend  # where ART has it
@@ -64,10 +64,8 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         progress: Callable[[str], None] | None = None,
     ) -> None:
         super().__init__(path, progress, gpu_cost_per_hour_usd)
-        for name, value, least in (("slots", slots, 1), ("seed", seed, -(2**63))):
-            if not hasattr(value, "__index__") or not least <= value < 2**63:
-                raise ValueError(f"{name} is {value!r}: expected an integer from {least} to {2**63 - 1}")
-        self.engine, self.seed, self.slots, self.base_models = engine, int(seed), int(slots), dict(base_models or {})
+        self.engine, self.base_models = engine, dict(base_models or {})
+        self.seed, self.slots = integer("seed", seed, -(2**63)), integer("slots", slots, 1)
 
     async def register(self, model: Model[Any, Any]) -> None:
         """Create the folder of the model's files, and clean up after killed processes."""

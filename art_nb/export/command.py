@@ -33,17 +33,10 @@ def export(options: Sequence[str]) -> int:
         print(f"{checkpoint} as {form} is in {out}\n{parity}")
         if repository:
             print(f"pushed to {push_to_hub(out, repository)}")
-    except Exception as error:
-        if not isinstance(error, (OSError, ValueError, RuntimeError, ImportError, *_safetensors_errors())):
-            raise
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
         print(f"art-nb export: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _safetensors_errors() -> tuple[type[Exception], ...]:
-    loaded = sys.modules.get("safetensors")  # of the extra `train`; a damaged file or a full disk raises its error
-    return (loaded.SafetensorError,) if loaded else ()
 
 
 def _repository(push: str | None) -> str | None:

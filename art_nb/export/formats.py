@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -40,7 +42,7 @@ def export_checkpoint(
 
     Raises:
         FileExistsError: `out` exists and is not empty. ValueError: llama.cpp does not support the model.
-        parity.ParityError: the export's answers differ from the checkpoint's. OSError: the disk is full.
+        parity.ParityError: the export's answers differ from the checkpoint's. OSError: a file is damaged, the disk full.
         After any of these, `out` is unchanged.
     """
     from art_nb.export.model_card import write_card
@@ -52,7 +54,8 @@ def export_checkpoint(
         raise ValueError(f"form is {form!r}: expected one of {', '.join(FORMS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise FileExistsError(f"{out} exists: expected a folder that is new or empty")
-    policy = load_policy(checkpoint.folder, engine="transformers")
+    with _as_os_error(f"{checkpoint.folder} cannot be read"):
+        policy = load_policy(checkpoint.folder, engine="transformers")
     prompts = checkpoint.conversations(CONVERSATIONS)
     with ThreadPoolExecutor(1) as thread:  # asyncio.run fails in a thread with a running loop, such as a notebook's
         answers = thread.submit(asyncio.run, greedy_answers(policy, prompts, skip=True)).result()
@@ -68,9 +71,19 @@ def export_checkpoint(
             path.write_text(json.dumps(settings, indent=2), encoding="utf-8", newline="\n")
         write_card(folder, checkpoint, form, base or checkpoint.base_model(), reports[0])
 
-    with progress_bars(False):
+    with progress_bars(False), _as_os_error(f"{out} cannot be written"):
         write_folder(out, fill)
     return reports[0]
+
+
+@contextmanager
+def _as_os_error(what: str) -> Iterator[None]:
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        raise OSError(f"{what}: {error}") from error
 
 
 def _write(form: Form, policy: Policy, checkpoint: Checkpoint, folder: Path, answers: list[GreedyAnswer]) -> ParityReport:

@@ -29,8 +29,7 @@ def fork_checkpoint(
     model has been trained.
     """
     checkpoints.recover(source / "checkpoints")
-    found = checkpoints.list_checkpoints(source / "checkpoints")
-    if not found:
+    if not (found := checkpoints.list_checkpoints(source / "checkpoints")):
         raise FileNotFoundError(f"there is no checkpoint in {source / 'checkpoints'}: has that model been trained here?")
     steps = [step for step in found if not_after_step is None or step <= not_after_step]
     if not steps:

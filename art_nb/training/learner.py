@@ -17,7 +17,7 @@ from art_nb.training.grpo import kl_k3, ratio
 from art_nb.training.micro_batches import split_sequences
 from art_nb.training.policy import Policy, default_learning_rate
 from art_nb.training.sequences import TokenSequence
-from art_nb.training.trainer import Report, SequenceTrainer, check_options, summarize_updates, trl_settings
+from art_nb.training.trainer import Report, SequenceTrainer, check_options, keep_accelerate, summarize_updates, trl_settings
 from art_nb.types import TrainConfig
 
 # After policy, which disables TRL's telemetry and imports this class before Unsloth can replace it.
@@ -47,6 +47,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
         "entropy": "entropy", "kl": "kl", "clip_ratio/region_mean": "clip_fraction", "cispo_clip_ratio": "clip_fraction"
     }  # fmt: skip
 
+    @keep_accelerate()
     def __init__(
         self, policy: Policy, *, grpo: dict | None = None, output_dir: str = ".art",
         tokens_per_micro_batch: int | None = None,
@@ -178,6 +179,5 @@ def _grpo_settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
     """Return the fields of GRPOConfig: the given ones, over defaults that suit gathered trajectories."""
     # `micro_batches` decides how a batch is split; these values only have to pass TRL's checks.
     fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    ignored = check_options(grpo, GRPOConfig, {*fixed, *IN_TRAIN_CONFIG}, stacklevel=6)
-    defaults = trl_settings(policy, output_dir) | {"temperature": 1.0}
-    return defaults | {name: value for name, value in grpo.items() if name not in ignored} | fixed
+    given = check_options(grpo, GRPOConfig, {*fixed, *IN_TRAIN_CONFIG}, stacklevel=7)
+    return trl_settings(policy, output_dir) | {"temperature": 1.0} | given | fixed

@@ -14,7 +14,7 @@ import torch
 
 from art_nb.training.policy import SMALL_MODEL, Policy, SFTTrainer, default_learning_rate
 from art_nb.training.sequences import TokenSequence
-from art_nb.training.trainer import Report, SequenceTrainer, check_options, summarize_updates, trl_settings
+from art_nb.training.trainer import Report, SequenceTrainer, check_options, keep_accelerate, summarize_updates, trl_settings
 from art_nb.types import TrainSFTConfig
 
 # After policy, which disables TRL's telemetry and imports the trainer before Unsloth can replace it.
@@ -34,6 +34,7 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
 
     metric_names = {"entropy": "entropy", "mean_token_accuracy": "token_accuracy"}
 
+    @keep_accelerate()
     def __init__(
         self, policy: Policy, *, sft: dict | None = None, output_dir: str = ".art", tokens_per_micro_batch: int | None = None
     ):
@@ -43,8 +44,7 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
             raise ValueError("sft: label_smoothing_factor needs all logits, which TRL does not compute here: leave it out")
         # No dataset is prepared or loaded; these values only have to pass TRL's checks.
         fixed = {"max_length": None, "packing": False, "dataset_kwargs": {"skip_prepare_dataset": True}}
-        ignored = check_options(sft or {}, SFTConfig, {*fixed, "learning_rate"}, stacklevel=4)
-        given = {name: value for name, value in (sft or {}).items() if name not in ignored}
+        given = check_options(sft or {}, SFTConfig, {*fixed, "learning_rate"}, stacklevel=5)
         super().__init__(
             policy,
             tokens_per_micro_batch,

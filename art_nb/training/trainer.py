@@ -15,6 +15,7 @@ from typing import Any
 import numpy
 import torch
 from accelerate.state import AcceleratorState, GradientState, PartialState
+from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
 from art_nb.training.fused_lora import fused_lora
@@ -192,7 +193,7 @@ class SequenceTrainer:
         if scaler is not None:  # Accelerate's clip_grad_norm_ would read the process-wide precision, see `forward_batch`
             scaler.unscale_(self.optimizer.optimizer)
         trained = [p for p in self.model.parameters() if p.grad is not None]
-        norm = float(torch.nn.utils.clip_grad_norm_(trained, self.args.max_grad_norm or math.inf))
+        norm = float(clip_grad_norm_(trained, self.args.max_grad_norm or math.inf))
         # In fp16 the gradient scaler skips a step that overflows, by design.
         if not math.isfinite(loss) or not (math.isfinite(norm) or scaler is not None):
             self.optimizer.zero_grad(set_to_none=True)
@@ -203,13 +204,13 @@ class SequenceTrainer:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if not all(parameter.isfinite().all() for parameter in trained):
-            raise FloatingPointError(f"weights are not finite after a step with learning rate {learning_rate:g}: lower it")
+        if not get_total_norm(trained).isfinite():  # infinite for weights whose products would overflow, too
+            raise FloatingPointError(f"a step with learning rate {learning_rate:g} made weights too large: lower the rate")
         return norm
 
 
 @contextmanager
-def accelerate_kept_on_error() -> Iterator[None]:
+def keep_accelerate() -> Iterator[None]:
     """Restore Accelerate's process-wide state if the block raises: a TRL trainer resets it before it checks its options."""
     kept = [(each, dict(each._shared_state)) for each in (AcceleratorState, GradientState, PartialState)]
     try:
@@ -246,8 +247,8 @@ def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def check_options(given: dict[str, Any], config: Any, ignored: set[str], stacklevel: int) -> list[str]:
-    """Warn about the options in `given` that have no effect: those in `ignored`, and TRL's schedule. Returns their names.
+def check_options(given: dict[str, Any], config: Any, ignored: set[str], stacklevel: int) -> dict[str, Any]:
+    """Return the given options, but for those without effect, with a warning: those in `ignored`, and TRL's schedule.
 
     Raises: ValueError when `config`, a class of TRL's, lacks an option, or one is negative that TRL does not check.
     """
@@ -263,7 +264,7 @@ def check_options(given: dict[str, Any], config: Any, ignored: set[str], stackle
             "art.TrainSFTConfig set updates, learning rate, KL penalty and the scale of rewards)",
             stacklevel=stacklevel,
         )
-    return found
+    return {name: value for name, value in given.items() if name not in found}
 
 
 def tokens_that_fit(device: torch.device) -> int:
@@ -285,7 +286,7 @@ def _uses_prefix_trees(policy: Policy) -> bool:
         return True
     warnings.warn(
         f"{type(base).__name__} does not support prefix trees here: a shared prefix is computed once for each sequence",
-        stacklevel=4,
+        stacklevel=5,
     )
     return False
 

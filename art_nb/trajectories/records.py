@@ -41,8 +41,7 @@ def encode(trajectory: Any, *, advantage: float | None, **place: Any) -> dict[st
     choices = trajectory.all_choices()
     rewards = _turn_rewards(trajectory, len(choices))
     turns, *more = [[_turn(item, rewards) for item in history.messages_and_choices] for history in trajectory.histories()]
-    scalar = lambda v: hasattr(v, "item") and v.ndim == 0  # noqa: E731  # of numpy or torch
-    metadata = {k: v.item() if scalar(v) else v for k, v in trajectory.metadata.items()}
+    metadata = {k: v.item() if getattr(v, "ndim", 1) == 0 else v for k, v in trajectory.metadata.items()}  # of numpy, torch
     advantages = [a for c in choices for a in getattr(c, "token_advantages", None) or []]
     if advantage is None and advantages:
         advantage = sum(advantages) / len(advantages)

@@ -106,6 +106,14 @@ print("LOADED")
     assert "LOADED" in ran.stdout, ran.stderr[-2000:]
 
 
+def test_a_damaged_adapter_is_one_line(run_folder, tmp_path, capsys):
+    copy = shutil.copytree(run_folder[0], tmp_path / "run")
+    (broken,) = list(copy.glob("*/models/m/checkpoints/*/adapter_model.safetensors"))[-1:]
+    broken.write_bytes(broken.read_bytes()[:100])
+    assert main(["export", f"m@{int(broken.parent.name)}", str(tmp_path / "out"), "--path", str(copy)]) == 1
+    assert capsys.readouterr().err.startswith(f"art-nb export: {broken.parent} cannot be read: ") and not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """A small random Llama with SmolLM2's tokenizer, which llama.cpp supports."""

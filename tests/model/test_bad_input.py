@@ -14,6 +14,7 @@ from art_nb.local import LocalBackend
 
 ASKED = {"role": "user", "content": "left or right?"}
 ANSWERED = Choice(index=0, finish_reason="stop", message={"role": "assistant", "content": "left"})
+OTHER = ANSWERED.model_copy(update={"message": ANSWERED.message.model_copy(update={"content": "right"})})
 DEMONSTRATION = art.Trajectory(messages_and_choices=[ASKED, {"role": "assistant", "content": "left"}])
 
 
@@ -125,9 +126,18 @@ def test_an_option_that_trl_refuses_leaves_model_and_backend_usable(model):
     assert asyncio.run(model.train_sft([DEMONSTRATION])).step == 2
 
 
-def test_a_step_that_makes_infinite_weights_is_undone(model):
-    with pytest.raises(FloatingPointError, match="not finite after a step with learning rate 1e[+]38: lower it"):
-        asyncio.run(model.train(pair(), art.TrainConfig(learning_rate=1e38)))
+@pytest.mark.parametrize("rate", [1e38, 1e20])  # infinite weights; weights whose products are infinite
+def test_a_step_that_makes_weights_too_large_is_undone(model, rate):
+    with pytest.raises(FloatingPointError, match="made weights too large: lower the rate"):
+        asyncio.run(model.train(changed("messages_and_choices", [ASKED, OTHER]), art.TrainConfig(learning_rate=rate)))
+    assert unchanged(model)
+
+
+def test_a_bare_learner_that_trl_refuses_leaves_accelerate_usable(model, tmp_path):
+    from art_nb.training.learner import Learner
+
+    with pytest.raises(ValueError, match="reward weights"):
+        Learner(model.backend().loaded(model).policy, grpo={"reward_weights": [1, 2]}, output_dir=str(tmp_path))
     assert unchanged(model)
 
 
@@ -136,8 +146,9 @@ def test_a_step_that_makes_infinite_weights_is_undone(model):
     ({"gpu_cost_per_hour_usd": "x"}, "gpu_cost_per_hour_usd is 'x'"), ({"gpu_cost_per_hour_usd": -1}, "expected US dollars"),
 ])  # fmt: skip
 def test_wrong_options_of_a_backend(tmp_path, options, words):
-    with pytest.raises(ValueError, match=words):
-        LocalBackend(path=tmp_path, **options)
+    for backend in (LocalBackend, art.RayBackend):  # before Ray starts
+        with pytest.raises(ValueError, match=words):
+            backend(path=tmp_path, **options)
 
 
 def test_wrong_arguments_of_a_model():

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from openai import AsyncOpenAI
 
-from art_nb.backends.base import FileBackend, RegisteredModel
+from art_nb.backends.base import FileBackend, RegisteredModel, integer
 from art_nb.backends.ray.actors import ActorSpec, LearnerActor, SamplerActor
 from art_nb.backends.ray.calls import ask, connect
 from art_nb.backends.ray.pool import Adapters, PooledSampler, SamplerPool
@@ -102,7 +102,8 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         super().__init__(Path(path or ".art").absolute(), progress, gpu_cost_per_hour_usd)
         self.address, self.samplers, self.learners, self.workers = address, samplers, learners, workers
         self.base_models = {name: _absolute(base) for name, base in (base_models or {}).items()}
-        self._options = {"path": str(self.path), "engine": engine, "seed": seed, "slots": slots}
+        drawn = {"seed": integer("seed", seed, -(2**63)), "slots": integer("slots", slots, 1)}
+        self._options = {"path": str(self.path), "engine": engine, **drawn}
         self._sampler_options = {"num_cpus": 1, **(sampler_options or {})}
         self._learner_options = {"num_cpus": 1, **(learner_options or {})}
         self._worker_options = {"num_cpus": 1, **(worker_options or {})}
