@@ -1,4 +1,4 @@
-"""art_nb: agent reinforcement learning that runs on a laptop, with the calls of ART (`import art_nb as art`).
+"""art_nb: agent reinforcement learning that runs on a laptop, with ART's API (`import art_nb as art`).
 
 Importing it loads nothing heavy: each public name is fetched from its module when it is first used (PEP 562).
 """

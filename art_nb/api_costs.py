@@ -26,7 +26,7 @@ class TokenPricing:
 
 
 def load_litellm() -> Any:
-    """Import and return `litellm`, without the price list download, telemetry and advice of its defaults.
+    """Import and return `litellm`, without its default price list download, telemetry and advice.
 
     Raises: ImportError when it is not installed.
     """

@@ -1,7 +1,7 @@
 """`art.dev`: typed dictionaries for `TrainableModel(_internal_config=...)`, under ART's names.
 
-`LocalBackend` passes on `peft_args` and `init_args` (without Unsloth, not those that only it has); `engine_args`, for ART's
-inference server, has no effect.
+`LocalBackend` passes on `peft_args` and `init_args` (without Unsloth, it drops those that only Unsloth has); `engine_args`,
+for ART's inference server, has no effect.
 """
 
 from typing import Any, TypedDict

@@ -23,8 +23,8 @@ from art_nb.api_costs import TokenPricing, chosen_pricing, counted_tokens, state
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-SUMMED = ("costs", "time", "data")  # sections with sums over the run
-ADDED_UP = ("costs/", "time/step_", "data/step_", "throughput/step_")  # metrics that are summed, not averaged
+CUMULATIVE_SECTIONS = ("costs", "time", "data")  # sections with sums over the run
+SUMMED_PREFIXES = ("costs/", "time/step_", "data/step_", "throughput/step_")  # metrics that are summed, not averaged
 JUDGE = "judge/ruler"  # costs of judging are in costs/{context}/judge/ruler
 SCENARIOS = "data/scenario_ids"  # a list in each row
 UNIQUE = "data/cum/num_unique_scenarios"
@@ -167,7 +167,7 @@ class MetricsBuilder:
         pending = self._run.pending.pop(self._scope, _Pending())
         row = {**pending.values, **_cost_sums(pending.values)}
         for key, value in list(row.items()):
-            if key.partition("/")[0] in SUMMED or key.endswith("_idle_s"):
+            if key.partition("/")[0] in CUMULATIVE_SECTIONS or key.endswith("_idle_s"):
                 section, name = key.split("/", 1)
                 total = f"{section}/cum/{name.removeprefix('step_')}"
                 row[total] = self._run.sums[total] = self._run.sums.get(total, 0.0) + value
@@ -204,7 +204,7 @@ class MetricsBuilder:
         return _active.get(None)
 
     def for_cost_context(self, cost_context: str, *, buffer_scope: str | None = None) -> "MetricsBuilder":
-        """Return a builder for another context. buffer_scope: the context whose rows include them; None: its own."""
+        """Return a builder for another context. buffer_scope: the context whose rows include its metrics; None: its own."""
         return MetricsBuilder(cost_context, _run=self._run, _scope=buffer_scope)
 
     def register_cost_extractor(self, provider: str, extractor: Callable[[Any], float | None]) -> None:

@@ -218,7 +218,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             metrics: further numbers, or lists of them, for the row; they override those of the trajectories.
             step: None means the model's current step.
 
-        Raises, before anything is written: ValueError for the step or a reserved metric, TypeError for one without a number.
+        Raises, before anything is written: ValueError for a bad step or a reserved metric, TypeError for one unfit for JSON.
         """
         step, log = await self.get_step() if step is None else step, self.run_log
         if not hasattr(step, "__index__") or step < 0:
@@ -293,7 +293,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         super().__init__(**fields)
         if unknown := sorted({*(_internal_config or {})} - {*InternalModelConfig.__annotations__}):
             known = ", ".join(InternalModelConfig.__annotations__)
-            warnings.warn(f"in _internal_config only {known} are read; no effect: {', '.join(unknown)}", stacklevel=2)
+            warnings.warn(f"in _internal_config only {known} are known; no effect: {', '.join(unknown)}", stacklevel=2)
         self._internal_config = _internal_config
 
     @property

@@ -44,7 +44,7 @@ class _TrainingOptions(pydantic.BaseModel):
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """Return `config`, or for None the defaults. Raises: TypeError when it is anything else."""
+        """Return `config`, or the defaults if it is None. Raises: TypeError when it is anything else."""
         if config is not None and not isinstance(config, cls):
             raise TypeError(f"config is {config!r:.80}: expected art.{cls.__name__}(...)")
         return config or cls()
@@ -57,12 +57,12 @@ class TrainConfig(_TrainingOptions):
     kl_penalty_coef: weight of the KL divergence from the base model (TRL's `beta`); 0 omits the term.
     grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
     scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.
-    turn_discount: discount of a later turn's reward per turn, in [0, 1]; only for trajectories with `turn_rewards`.
-    trained_share: train only on this share of the sequences, at least one: those with the largest absolute advantages (for
-        several turns, the largest of them); baselines are computed from all. Groups without signal are left out first,
-        unless there is a KL penalty. Turns whose prompts do not extend each other are sequences of their own.
+    turn_discount: discount factor per turn for later rewards, in [0, 1]; only for trajectories with `turn_rewards`.
+    trained_share: train only on this share of the sequences, at least one: those with the largest absolute advantages (a
+        sequence of several turns is ranked by its largest); baselines are computed from all. Groups without signal are left
+        out first, unless there is a KL penalty. Turns whose prompts do not extend each other are sequences of their own.
         Source: down-sampling of rollouts (arXiv 2504.13818), which keeps those whose rewards differ most.
-    num_updates: optimizer passes over the batch; the clip range has an effect from the second.
+    num_updates: optimizer steps on the whole batch; clipping takes effect from the second on (off-policy, from the first).
     other_policies: also train on turns that other models sampled. By default their trajectories are removed before
         advantages are computed, and their turns inside other trajectories are context only.
     grpo: further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`. `{"temperature": 0.6}` is for

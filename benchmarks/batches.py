@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion import Choice
 
 import art_nb as art
 from benchmarks.gathering import BASE
-from benchmarks.rise_email import paid
+from benchmarks.rise_email import play_with_reward
 from benchmarks.rollout import play
 from benchmarks.rollout_email import EMAIL_BASE
 from benchmarks.rollout_email import rollout as search
@@ -56,15 +56,15 @@ def batch(name: str, base: str = "") -> Batch:
 NAMES = ("games", "2048", "email", "answers", "tools")
 
 
-async def gathered(model: art.TrainableModel, name: str, **fewer: int) -> list[art.TrajectoryGroup]:
-    """Gather the groups of a batch. fewer: arguments of its function below, for a quick run."""
+async def gathered(model: art.TrainableModel, name: str, **overrides: int) -> list[art.TrajectoryGroup]:
+    """Gather the groups of a batch. overrides: arguments of its function below, for a quick run."""
     makers = {"games": long_games, "2048": text_games, "email": searches, "answers": short_answers, "tools": tool_calls}
-    made = makers[name](model, **fewer)
+    made = makers[name](model, **overrides)
     return await art.gather_trajectory_groups(made, pbar_desc=None)
 
 
 def long_games(model: art.TrainableModel, count: int = 64, shortest: int = 5, longest: int = 60) -> list:
-    """Return groups of `count` games by tool calls, with evenly spaced lengths from `shortest` to `longest` turns."""
+    """Return `count` games by tool calls, in groups, with evenly spaced lengths from `shortest` to `longest` turns."""
     lengths = [shortest + i * (longest - shortest) // (count - 1) for i in range(count)]
     groups = count // GROUP
     return [art.TrajectoryGroup(cut_play(model, g, turns) for turns in lengths[g::groups]) for g in range(groups)]
@@ -91,7 +91,7 @@ def cut(trajectory: art.Trajectory) -> art.Trajectory:
 
 
 def text_games(model: art.TrainableModel, groups: int = 4, size: int = 16) -> list:
-    """Return games to the tile 128, with the prompts of notebook 02 (the current board), and a reward for each turn."""
+    """Return games up to the 128 tile, with the prompts of notebook 02 (the current board), and a reward for each turn."""
     return [
         art.TrajectoryGroup(text_game(model, seed, by_tool=False) for _ in range(size)) for seed in games("train", groups)
     ]
@@ -100,7 +100,8 @@ def text_games(model: art.TrainableModel, groups: int = 4, size: int = 16) -> li
 def searches(model: art.TrainableModel, groups: int = 16, size: int = 8) -> list:
     """Return a step of notebook 04, with one reward for each search."""
     return [
-        art.TrajectoryGroup(paid(model, question, "simple") for _ in range(size)) for question in questions("train", groups)
+        art.TrajectoryGroup(play_with_reward(model, question, "simple") for _ in range(size))
+        for question in questions("train", groups)
     ]
 
 

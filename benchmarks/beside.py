@@ -3,7 +3,7 @@
 `python -m benchmarks.beside` prints one JSON line. In each round SmolLM2 samples 8 short answers and is trained on them,
 with as many threads as cores. `ratio_alone`: rounds per second with the spin time that `import art_nb` sets, over those
 with torch's default. `ratio_beside`: the same while another process keeps one core busy, as a rendering browser does.
-`ratio_twice`: the same while a second training does the same. The two sides alternate. A ratio is null if torch's default
+`ratio_twice`: the same while a second training process runs. The two sides alternate. A ratio is null if torch's default
 completed no round.
 """
 
@@ -27,7 +27,7 @@ from benchmarks.rollout_real import another_process, answers
 from course.real_model import smollm2
 
 GROUPS, SIZE = 1, 8
-LOADING = 30.0  # seconds for the second training to load its model before the measurement
+LOADING = 30.0  # seconds for the second training process to load its model before the measurement
 FIRST = {"ours": "import art_nb", "own": "import torch"}  # the first import of each side
 
 

@@ -87,7 +87,7 @@ def random_games(start: Callable, legal: Callable, after: Callable, games: int) 
     return moves / (time.perf_counter() - started), boards
 
 
-def seconds_a_board(values: Callable, boards: list) -> tuple[float, list[dict[str, float]]]:
+def seconds_per_board(values: Callable, boards: list) -> tuple[float, list[dict[str, float]]]:
     started = time.perf_counter()
     found = [values(board) for board in boards]
     return (time.perf_counter() - started) / len(boards), found
@@ -97,9 +97,9 @@ def expectimax_speed() -> dict[str, float]:
     rng = random.Random(0)
     boards = [random_board(rng) for _ in range(30)]
     players.move_values(boards[0], 2)  # computes the tables
-    fast, found = seconds_a_board(lambda board: players.move_values(board, 2), boards)
+    fast, found = seconds_per_board(lambda board: players.move_values(board, 2), boards)
     lists = [[list(row) for row in board] for board in boards]
-    plain, expected = seconds_a_board(lambda board: plain_move_values(board, 2), lists)
+    plain, expected = seconds_per_board(lambda board: plain_move_values(board, 2), lists)
     for a, b in zip(found, expected, strict=True):
         if a.keys() != b.keys() or any(abs(a[m] - b[m]) > 1e-6 * max(1, abs(b[m])) for m in a):
             raise SystemExit(f"the two searches give different values: {a} and {b}")
@@ -144,7 +144,7 @@ def game_moves_per_s() -> float:
 
 
 def rounded(value: object) -> object:
-    """Return the value with every float rounded to four digits."""
+    """Return the value with every float rounded to four significant digits."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,7 +1,7 @@
 """Hostile and broken programs in the sandbox of the repair task: `python -m benchmarks.hostile 10000` prints one JSON line.
 
 They attack files, sockets, imports, processes, memory, time, the stack, output, the interpreter and the tests; others contain
-look-alike characters, are truncated, or random. After each the next run must give the correct result. `harm` counts events that
+look-alike characters, or are truncated or random. After each the next run must give the correct result. `harm` counts events that
 must never happen, by kind: an exception of the sandbox itself, a run more than a second over its limit, a wrong result of the next
 run, a file that was read, written or left, a connection.
 """

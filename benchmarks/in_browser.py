@@ -4,7 +4,7 @@
 link with 40 ms latency; `first_s` is the time until the first probabilities are on the page, `first_bytes` the bytes
 received until then, `all_bytes` the size of both views' policies. `move_ms` is the median time of a forward pass
 over a board of 2048, by factor of CPU throttling (as in Chrome's developer tools), `slowest_ms` the 95th percentile.
-`ratio` is transformers' time for the same boards, with torch's threads, over that of the browser without throttling.
+`ratio` is transformers' time for the same boards, with torch's default threads, over that of the browser without throttling.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from course.policy_files import policy_parts, script
 from game_2048 import random_board, render
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
-LINE = {"offline": False, "latency": 40, "downloadThroughput": 10e6 / 8, "uploadThroughput": 10e6 / 8}
+NETWORK = {"offline": False, "latency": 40, "downloadThroughput": 10e6 / 8, "uploadThroughput": 10e6 / 8}
 FACTORS = (1, 4)
 BOARDS = 100
 LOAD = """async ([code, parts, url]) => {
@@ -79,11 +79,11 @@ def in_chromium(url: str) -> dict:
         devtools.send("Network.enable")
         received = []
         devtools.on("Network.dataReceived", lambda event: received.append(event["dataLength"]))
-        devtools.send("Network.emulateNetworkConditions", LINE)
+        devtools.send("Network.emulateNetworkConditions", NETWORK)
         tab.goto(url, wait_until="commit")
         tab.wait_for_function("document.querySelector('.an-policy')?.dataset.loaded >= 1", polling=20)
         first = {"first_s": tab.evaluate("performance.now()") / 1000, "first_bytes": sum(received)}
-        devtools.send("Network.emulateNetworkConditions", {**LINE, "latency": 0, "downloadThroughput": -1})
+        devtools.send("Network.emulateNetworkConditions", {**NETWORK, "latency": 0, "downloadThroughput": -1})
         tab.evaluate("document.body.replaceChildren()")  # nothing else computes
         code = script().replace("export default", "const view =")
         tab.evaluate(LOAD, [code, policy_parts(BASE, "2048"), "policies/2048_0000.safetensors"])

@@ -53,7 +53,7 @@ def measure(judge: str | Judge, path: Path = DATA) -> dict:
 def main() -> None:
     """Run the command line above."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--judge", default=RubricJudge(), help="LiteLLM's name of a model (default: the offline judge)")
+    parser.add_argument("--judge", default=RubricJudge(), help="LiteLLM model name (default: the offline judge)")
     a = parser.parse_args()
     print_result("judge", lambda: measure(a.judge))
 

@@ -1,13 +1,13 @@
 """Training while a server and two workers are killed by SIGKILL at random times, compared with an undisturbed run.
 
-`python -m benchmarks.kills [kills] [seed]` prints one JSON line (50 kills, seed 0). A run trains
+`python -m benchmarks.kills [kills] [seed]` prints one JSON line (default: 50 kills, seed 0). A run trains
 the course's nano model on games that workers play for a server, over HTTP, until this number of
 processes have been killed and restarted; then another server trains for as many steps undisturbed.
 
 `lost` and `doubled`: episodes that are missing from a step or occur twice; `different`: steps whose tokens, rewards or
 advantages differ from the undisturbed run, and rows of metrics; `adapter_equal`: whether the last adapters are equal byte
 for byte, and the killed run's adapter gives the same answer when loaded in another process. `killed`: counts by process
-and phase of the run; `leased_again`: how often an episode was assigned to another worker.
+and phase of the run; `leased_again`: how often an episode was leased again.
 
 The sampled tokens do not depend on the worker, except for rounding, which depends on the batch. This changes about one
 token in a million.
@@ -43,7 +43,7 @@ QUESTION = {"messages": [{"role": "user", "content": Game(seed=7).render()}], "m
 
 
 async def rollout(model: Any, seed: int) -> art.Trajectory:
-    """The workers' rollout: the game of notebook 11 with the winning tile 16."""
+    """The workers' rollout: the game of notebook 11, but with 16 as the winning tile."""
     game, client = Game(seed, winning_tile=16), model.openai_client()
     trajectory = art.Trajectory(metadata={"seed": seed})
     while not game.over:
@@ -83,8 +83,8 @@ class Process:
 class TrainingRun:
     """A server in `folder`, its workers, and the training.
 
-    doing: the current phase. again: repeated leases of episodes. answer: of the trained model at the end. raised:
-    exceptions of episodes.
+    phase: the current one. repeated_leases: of episodes. answer: the trained model's tokens at the end. exceptions:
+    those of episodes, with their counts.
     """
 
     folder: Path
@@ -92,11 +92,11 @@ class TrainingRun:
     size: int
     seed: int
     port: int
-    doing: str = "begins"
-    again: int = 0
+    phase: str = "begins"
+    repeated_leases: int = 0
     step: int = 0
     answer: list[int] = field(default_factory=list)
-    raised: Counter[str] = field(default_factory=Counter)
+    exceptions: Counter[str] = field(default_factory=Counter)
     processes: list[Process] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -120,12 +120,12 @@ class TrainingRun:
             over = False
             while not over:
                 over = enough(self.step)
-                self.doing = "plays"
+                self.phase = "plays"
                 seeds = scenarios("train", 1000)[self.step * self.groups : (self.step + 1) * self.groups]
                 groups = await backend.gather_by_workers(model, seeds, self.size, seed=self.seed, every=0.1)
-                self.again += self._leased_again()
-                self.raised.update(f"{error.type}: {error.message}" for group in groups for error in group.exceptions)
-                self.doing = "learns"
+                self.repeated_leases += self._leased_again()
+                self.exceptions.update(f"{error.type}: {error.message}" for group in groups for error in group.exceptions)
+                self.phase = "learns"
                 await model.train(groups, art.TrainConfig(learning_rate=3e-3, turn_discount=0.5))
                 self.step += 1
                 say(f"{self.folder.name}: step {self.step}")
@@ -150,7 +150,7 @@ class TrainingRun:
 
 async def killer(run: TrainingRun, kills: int, draw: random.Random, killed: Counter) -> None:
     """Kill and restart processes, half of the time the server; one time in five before the server is ready again."""
-    while run.doing == "begins":
+    while run.phase == "begins":
         await asyncio.sleep(0.1)
     for number in range(kills):
         early = draw.random() < 0.2
@@ -159,11 +159,11 @@ async def killer(run: TrainingRun, kills: int, draw: random.Random, killed: Coun
         await asyncio.sleep(draw.uniform(0, 4))
         server, *workers = run.processes
         victim = server if draw.random() < 0.5 else draw.choice(workers)
-        doing = run.doing if await _works(run.url) else "waits for a server that starts"
+        phase = run.phase if await _works(run.url) else "waits for the server to start"
         victim.kill()
         victim.start()
-        killed[f"{victim.kind} while the run {doing}"] += 1
-        say(f"kill {number + 1} of {kills}: {victim.kind} while the run {doing}")
+        killed[f"{victim.kind} while the run {phase}"] += 1
+        say(f"kill {number + 1} of {kills}: {victim.kind} while the run {phase}")
 
 
 async def _works(url: str) -> bool:
@@ -203,7 +203,7 @@ async def quiet(run: TrainingRun, steps: int) -> None:
 
 
 def measure(kills: int = 50, seed: int = 0, groups: int = 4, size: int = 8) -> dict:
-    """Run both. groups, size: of the episodes per step."""
+    """Run both. groups: per step; size: episodes per group."""
     with tempfile.TemporaryDirectory() as folder:
         folders = (Path(folder, name) for name in ("killed", "quiet"))
         disturbed_run, quiet_run = (TrainingRun(place, groups, size, seed, port=_free_port()) for place in folders)
@@ -214,7 +214,8 @@ def measure(kills: int = 50, seed: int = 0, groups: int = 4, size: int = 8) -> d
         learned = [sum(step.values()) for step in _episodes(disturbed_run)]
         return {
             "kills": sum(killed.values()), "killed": dict(sorted(killed.items())), "steps": disturbed_run.step,
-            "episodes": sum(learned), "leased_again": disturbed_run.again, "raised": dict(disturbed_run.raised),
+            "episodes": sum(learned), "leased_again": disturbed_run.repeated_leases,
+            "raised": dict(disturbed_run.exceptions),
             "lost": sum(max(groups * size - number, 0) for number in learned),
             "doubled": sum(max(number - groups * size, 0) for number in learned),
             "different": sum(one != other for one, other in pairs),

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.large_base FOLDER` writes it in seconds. Size and vocabulary are those of
 https://huggingface.co/Qwen/Qwen3-0.6B/blob/main/config.json; the weights of data/nano fill a corner of the first four
-layers' matrices, the rest is random numbers that have no effect. It therefore computes the same logits as data/nano, up to
-the rounding of bfloat16, at the cost of the larger model. What differs from Qwen3-0.6B: three layers attend to the last 256
+layers' matrices; the rest are random numbers that have no effect. It therefore computes the same logits as data/nano, up to
+the rounding of bfloat16, at the cost of the larger model. Differences from Qwen3-0.6B: three layers attend to the last 256
 tokens only, as in data/nano, and the output head is not tied to the embedding (752 million parameters, not 596). A tied head
 would need one very large weight to suppress the tokens that data/nano does not have, and through it rounding errors would
 reach every gradient.
@@ -38,7 +38,7 @@ def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabula
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config)
     hidden, more = old.hidden_size, math.sqrt(old.hidden_size / width)  # the norm of a vector with further zeros is smaller
-    # Rotary embeddings turn dimension i of the first half of a head with i + D / 2. Frequency i of D is 4 i of 4 D.
+    # Rotary embeddings pair dimension i with i + D / 2. Frequency i of D dimensions is frequency 4 i of 4 D dimensions.
     half = 4 * torch.arange(old.head_dim // 2)
     own = torch.cat([half, half + size // 2])
     by_head = [(own + head * size) for head in range(old.num_attention_heads)]
@@ -47,7 +47,7 @@ def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabula
     for i, layer in enumerate(model.model.layers):
         attention, mlp = layer.self_attn, layer.mlp
         for module in (attention.o_proj, mlp.down_proj):
-            torch.nn.init.zeros_(module.weight)  # what the rest of the layer computes is not added to the stream
+            torch.nn.init.zeros_(module.weight)  # so the random weights add nothing to the residual stream
         if i >= old.num_hidden_layers:
             continue
         source = small.model.layers[i]

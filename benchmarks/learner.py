@@ -10,7 +10,7 @@ learning rate are the same. Several batch sizes of stock TRL are measured, and t
 ours takes one step of each kind, so that a slow phase of the machine affects all. Raises SystemExit if the gradient norms
 of the first two steps differ.
 
-Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, 64 games to the tile 128; `email`, a
+Batches: `games`, 64 conversations of 5 to 60 turns of 2048 by tool calls; `2048`, 64 games to the 128 tile; `email`, a
 step of notebook 04; `answers`, a step of notebook 06, the real model with its default dtype; `tools`, the same model's
 searches of the mailbox by tool calls. `distinct_tokens` is the number of nodes in a prefix tree of the whole batch.
 
@@ -42,13 +42,13 @@ from art_nb.training.trainer import tokens_that_fit
 from benchmarks.batches import NAMES, Batch, batch, gathered
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
-from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
+from benchmarks.stock_trl import GRPOTrainer, import_loss_kernel, stock_policy, stock_trainer
 
 ENGINES = {"trl": "transformers", "unsloth": "unsloth"}  # --other -> the engine that loads stock TRL's model
 
 
 @dataclass
-class Ours:
+class OurLearner:
     """Our learner and its measurements.
 
     count: it trains on the first `count` sequences. seconds: of the steps with prefix trees (True) and padded rows (False).
@@ -81,13 +81,13 @@ class Ours:
                 self.gib["tree" if as_tree else "padded"] = torch.cuda.max_memory_allocated() / 2**30
 
 
-async def prepared(folder: str, name: str, chosen: Batch, multiple: int, **fewer: int) -> Ours:
+async def prepared(folder: str, name: str, chosen: Batch, multiple: int, **overrides: int) -> OurLearner:
     """Gather the batch. The number of sequences is rounded down to a multiple of stock TRL's largest batch size."""
     model = await registered(folder, chosen.base, name, engine="transformers")  # as for stock TRL
     say(f"gathering {name}")
-    groups = await gathered(model, name, **fewer)
+    groups = await gathered(model, name, **overrides)
     learner = model.backend().loaded(model).learner
-    ours = Ours(groups, chosen.config, learner, 10**9)
+    ours = OurLearner(groups, chosen.config, learner, 10**9)
     ours.count = len(ours.sequences()) // multiple * multiple
     return ours
 
@@ -117,7 +117,7 @@ class StepClock(TrainerCallback):
         self.between()
 
 
-def measure_stock(folder: str, base: str, engine: str, ours: Ours, batch_size: int, repeats: int) -> dict:
+def measure_stock(folder: str, base: str, engine: str, ours: OurLearner, batch_size: int, repeats: int) -> dict:
     """Return the median seconds of a step of stock TRL after a warm-up step, and the gradient norms of the first two steps.
 
     batch_size: sequences per forward pass.
@@ -162,13 +162,13 @@ def stock_inputs(sequences: list[TokenSequence], policy: Policy) -> dict[str, to
     return inputs | {"num_items_in_batch": (inputs["completion_mask"] * inputs["tool_mask"]).sum()}
 
 
-def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl", base: str = "", **fewer: int) -> dict:
-    """Compare both sides. other: one of ENGINES. base: of the batch by default. fewer: of the gathering, for a quick run."""
+def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl", base: str = "", **overrides: int) -> dict:
+    """Compare both sides. other: one of ENGINES. base: the batch's by default. overrides: see `gathered`."""
     chosen, engine = batch(name, base), ENGINES[other]
     batch_sizes = batch_sizes or list(chosen.batch_sizes)
     with tempfile.TemporaryDirectory() as folder:
-        ours = asyncio.run(prepared(folder, name, chosen, max(batch_sizes), **fewer))
-        need_a_loss()
+        ours = asyncio.run(prepared(folder, name, chosen, max(batch_sizes), **overrides))
+        import_loss_kernel()
         stock = {size: measure_stock(folder, chosen.base, engine, ours, size, repeats) for size in batch_sizes}
     first = ours.grad_norms[:2]  # of the first step, with trees, and of the second, with padded rows
     for size, numbers in stock.items():
@@ -178,7 +178,7 @@ def measure(name: str, batch_sizes: list[int], repeats: int, other: str = "trl",
     return {"other": other} | compared(ours, seconds) | {"grad_norms": first} | ({"gib": ours.gib} if ours.gib else {})
 
 
-def compared(ours: Ours, stock: dict[int, float]) -> dict:
+def compared(ours: OurLearner, stock: dict[int, float]) -> dict:
     """Return the result. stock: seconds of a step, by batch size."""
     sequences, best = ours.sequences(), min(stock, key=lambda size: stock[size])
     tokens, longest = sum(len(s.ids) for s in sequences), max(len(s.ids) for s in sequences)

@@ -71,7 +71,7 @@ class Neighbour:
             await asyncio.gather(*(self._ask(64) for _ in range(AT_ONCE)))
 
 
-def beside(kind: str) -> None:
+def run_neighbour(kind: str) -> None:
     """Run a neighbour until this process is terminated; print its number of answers once a second."""
 
     async def main() -> None:
@@ -109,7 +109,7 @@ def measure(seconds: float) -> dict:
                 started = [sys.executable, "-m", "benchmarks.neighbour", kind]
                 other = subprocess.Popen(started, stdout=subprocess.PIPE, text=True)
                 assert other.stdout
-                lines = other.stdout.readline()  # it samples
+                lines = other.stdout.readline()  # wait until it has started
                 answers[kind] = asyncio.run(counted(seconds))
                 other.terminate()
                 theirs[kind] = int((lines + other.stdout.read()).split()[-1])
@@ -124,6 +124,6 @@ def measure(seconds: float) -> dict:
 if __name__ == "__main__":
     given = sys.argv[1] if len(sys.argv) > 1 else "10"
     if given in ("slow", "greedy"):
-        beside(given)
+        run_neighbour(given)
     else:
         print_result("neighbour", lambda: measure(float(given)))

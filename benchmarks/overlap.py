@@ -1,8 +1,8 @@
 """Training speed when the next batch is sampled while the model trains, compared with alternating the two.
 
-`python -m benchmarks.overlap [steps]` prints one JSON line (12 steps; extra `ray`). Two models learn 2048 to the tile
-128, from the same seed, on a `RayBackend` with one sampler and one learner with one thread each: one with
-`max_staleness=0`, the other with 1. They alternate after a few steps, so that other work on the machine affects both.
+`python -m benchmarks.overlap [steps]` prints one JSON line (default 12 steps; needs extra `ray`). Two models learn 2048 to
+the 128 tile, from the same seed, on a `RayBackend` with one sampler and one learner with one thread each: one with
+`max_staleness=0`, the other with 1. They alternate every few steps, so that other work on the machine affects both.
 
 `ratio`: steps per minute with staleness 1 over those with 0. `apart` and `overlapped`: for each the steps per minute, the
 seconds of training and sampling per step, the mean staleness of the batches, and the percentage of 200 test games won at
@@ -21,7 +21,7 @@ from benchmarks.gathering import BASE
 from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rising import decayed_rate
-from benchmarks.skills import game, won
+from benchmarks.skills import game, measure_wins
 from course.overlap import OverlappedStep, overlapped
 from game_2048 import scenarios
 
@@ -58,9 +58,9 @@ async def compare(folder: str, steps: int) -> dict:
         models = {kind: art.TrainableModel(name=kind, project="benchmarks", base_model=str(BASE)) for kind in KINDS}
         for model in models.values():
             await model.register(backend)
-            await won(model, 8)  # warm-up
+            await measure_wins(model, 8)  # warm-up
         taken, seconds = await take_turns(models, steps)
-        games = {kind: await won(model, GAMES) for kind, model in models.items()}
+        games = {kind: await measure_wins(model, GAMES) for kind, model in models.items()}
     found = {
         kind: {
             "steps_per_minute": 60 * steps / seconds[kind],

@@ -1,7 +1,7 @@
 """Training on Ray while samplers and learner are killed by SIGKILL at random times, compared with an undisturbed run.
 
-`python -m benchmarks.ray_kills [kills] [seed]` prints one JSON line (30 kills, seed 0; extra
-`ray`). A run trains the nano model on 2048 to the tile 128, with two samplers and a learner,
+`python -m benchmarks.ray_kills [kills] [seed]` prints one JSON line (default: 30 kills, seed 0; needs the
+extra `ray`). A run trains the nano model on 2048 up to the 128 tile, with two samplers and a learner,
 until this number of actors have been killed; then another run takes as many steps undisturbed.
 
 `lost` and `doubled`: episodes that are missing from a step or occur twice, and rows of metrics; `different`: steps whose
@@ -27,7 +27,7 @@ from art_nb.backends.ray.calls import until_back
 from benchmarks.gathering import BASE
 from benchmarks.result import print_result, say
 from benchmarks.rising import decayed_rate
-from benchmarks.skills import game, won
+from benchmarks.skills import game, measure_wins
 from game_2048 import scenarios
 
 STEPS, GROUPS, SIZE, GAMES, SAMPLERS = 8, 4, 8, 200, 2
@@ -53,10 +53,10 @@ class RunPhase:
     text = "begins"
 
 
-async def killer(kills: int, draw: random.Random, of_model: ModelActors, phase: RunPhase) -> Counter[str]:
+async def killer(kills: int, draw: random.Random, actors_of_model: ModelActors, phase: RunPhase) -> Counter[str]:
     """Kill actors, one time in five before the previous one is back. Returns the kills by actor and phase."""
     killed: Counter[str] = Counter()
-    everyone = of_model.all()
+    everyone = actors_of_model.all_actors()
     while killed.total() < kills:
         if draw.random() < 0.8:
             await asyncio.gather(*map(until_back, everyone))
@@ -116,7 +116,8 @@ async def run(folder: str, kills: int, steps: int, draw: random.Random) -> dict:
             training.cancel()
         rows = Counter(model.history().query("split == 'train'").step)
         return {
-            "steps": steps, "killed": dict(sorted(killed.items())), "won": 100 * sum(await won(model, GAMES)) / GAMES,
+            "steps": steps, "killed": dict(sorted(killed.items())),
+            "won": 100 * sum(await measure_wins(model, GAMES)) / GAMES,
             "rows": [rows[step] for step in range(1, steps + 1)],
             "learned": [learned(model, step) for step in range(1, steps + 1)],
         }  # fmt: skip

@@ -4,8 +4,8 @@ For each player, on the first 200 test problems: `repaired` (all hidden tests pa
 `only_visible` (examples pass, hidden tests do not) and `special` (the code compares with the examples, `special_cases`)
 in percent, the rewards by hidden tests and by examples, and `runs`, the mean number of executions of the code. `tries`
 tries every mutation in the order of the text, `tries_8` at most eight in random order, `guesses` makes random tool
-calls, `special_cases` adds an `if` for each failing example, `knows` reverts the bug. `ratio` is the reward of
-special cases by examples over that by hidden tests.
+calls, `special_cases` adds an `if` for each failing example, `knows` reverts the bug. `ratio` is the reward
+of `special_cases` by examples, over its reward by hidden tests.
 """
 
 from __future__ import annotations

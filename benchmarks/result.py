@@ -1,4 +1,4 @@
-"""The output of every benchmark: one line of JSON on stdout, with the conditions of the measurement."""
+"""The output of most benchmarks: one line of JSON on stdout, with the conditions of the measurement."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""2048 to the tile 256, as in notebook 02: what training teaches beyond a lower temperature, and beyond a rule.
+"""2048 to the 256 tile, as in notebook 02: what training teaches beyond a lower temperature, and beyond a rule.
 
 `python -m benchmarks.rise --seeds 0 1 2` prints one JSON line. `runs` has for each seed of the backend (initial adapter and
 all samples), in percent of 200 test games: `untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and
-`trained_best` at the temperature that won most of 100 validation games on each side, `rule` (the corner rule), `greedy`
-(the player that takes the highest reward, given the rules), `pass_at_8_untrained` (of 50 test games), the paired rise of
-the trained over the untrained policy, each at its best, with a 95% interval, the same over the rule, the training games won
-at each step, and the seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`.
+`trained_best` at the temperature that won each policy the most of 100 validation games, `rule` (the corner rule), `greedy`
+(the player that always makes the move with the highest turn reward), `pass_at_8_untrained` (of 50 test games), the paired
+rise of the trained over the untrained policy, each at its best, with a 95% interval, the same over the rule, the training
+games won at each step, and the seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`.
 
 The settings are the notebook's. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
 the baseline. `python -m benchmarks.rise > data/results/rise_2048.jsonl` writes the results that notebook 02 shows. With
@@ -24,7 +24,7 @@ from statistics import fmean
 import art_nb as art
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result, say
-from benchmarks.rising import decayed_rate, of_seeds, train
+from benchmarks.rising import decayed_rate, run_seeds, train
 from benchmarks.skills import game
 from course import comparison
 from game_2048 import TurnWeights, random_move_reward, scenarios
@@ -123,12 +123,12 @@ async def measure_seed(
 
 def measure(seeds: list[int], recipe: TrainingRecipe) -> dict:
     """Train from each seed."""
-    return {"settings": asdict(recipe), **of_seeds(measure_seed, seeds, recipe)}
+    return {"settings": asdict(recipe), **run_seeds(measure_seed, seeds, recipe)}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the backend, one run for each")
     for field in fields(TrainingRecipe):
         kind = type(field.default)
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default, help="see TrainingRecipe")

@@ -2,9 +2,9 @@
 
 `python -m benchmarks.rise_code --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and all
 samples), over the first 200 test problems, the columns of `rising.before_and_after` for `repaired` (all hidden tests pass);
-the rule tries eight different changes, first of the kinds with the most bugs per change in the training problems (one
-draw). `rises` has, each side at its best temperature and with a 95% interval (paired by problem), `repaired`,
-`only_visible` (all examples pass and hidden tests do not), `special` (the code compares with the examples) and `malformed`
+the rule tries eight different changes, starting with the kinds that have the most bugs per change in the training
+problems (one draw). `rises` has, each side at its best temperature and with a 95% interval (paired by problem), `repaired`,
+`only_visible` (all examples pass and hidden tests do not), `special` (the code special-cases an example) and `malformed`
 in percent, and `tries`, the mean number of mutations tried. `at_random` is the share repaired by random mutations without
 repetition, with as many tries as the trained policy, in percent (five draws). `ratio` is the mean of `trained_best` over
 that of `untrained_best`. Use `--split val` to choose settings, so that the test problems stay unseen. `--reward` chooses
@@ -20,7 +20,7 @@ from statistics import fmean
 
 import art_nb as art
 from benchmarks.gathering import registered
-from benchmarks.rising import before_and_after, command, decayed_rate, of_seeds, reward_answers, rises
+from benchmarks.rising import before_and_after, command, decayed_rate, reward_answers, rises, run_seeds
 from benchmarks.rollout_code import CODE_BASE, rollout
 from code_repair import Problem, problems, special_cases
 from code_repair.mutation_repair import MUTATION_TURNS, MutationRepair, frequent_kinds, random_mutation_player
@@ -29,7 +29,7 @@ from code_repair.players import play
 STEPS, GROUPS, SIZE = 16, 16, 8  # groups per step, repairs per group
 LEARNING_RATE = 1.5e-3
 PROBLEMS = {"test": 200, "val": 93}
-VALIDATION = 40  # problems that choose the temperature
+VALIDATION = 40  # problems for choosing the temperature
 REWARDS = ("simple", "visible", "whole")
 MEASURED = {"repaired": 100, "only_visible": 100, "special": 100, "malformed": 100, "tries": 1}  # 100: percent
 
@@ -39,7 +39,9 @@ def config(step: int, steps: int) -> art.TrainConfig:
     return art.TrainConfig(learning_rate=decayed_rate(step, steps, LEARNING_RATE), turn_discount=1.0, scale_rewards="batch")
 
 
-async def paid(model: art.TrainableModel, problem: Problem, reward: str, temperature: float = 1.0) -> art.Trajectory:
+async def play_with_reward(
+    model: art.TrainableModel, problem: Problem, reward: str, temperature: float = 1.0
+) -> art.Trajectory:
     """Play one repair with one of REWARDS."""
     paid_by = "visible" if reward == "visible" else "hidden"
     trajectory, repair = await rollout(model, problem, temperature=temperature, paid_by=paid_by)
@@ -69,16 +71,16 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     configs = [config(step, steps) for step in range(steps)]
     kinds = frequent_kinds(problems("train"))
     columns, before, after = await before_and_after(
-        model, lambda problem, temperature: paid(model, problem, reward, temperature), "repaired", chosen,
+        model, lambda problem, temperature: play_with_reward(model, problem, reward, temperature), "repaired", chosen,
         problems("val", count or VALIDATION), problems("train"), configs, GROUPS, SIZE, MEASURED,
         [repaired_by_rule(problem, MUTATION_TURNS, kinds=kinds) for problem in chosen],
     )  # fmt: skip
     return {"seed": seed, **columns, "at_random": at_random(chosen, after), "rises": rises(before, after, MEASURED)}
 
 
-def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
-    """fewer: `steps` and `count` (problems) for a quick run."""
-    return {"split": split, "reward": reward, **of_seeds(measure_seed, seeds, split, reward, **fewer)}
+def measure(seeds: list[int], split: str, reward: str, **overrides: int) -> dict:
+    """overrides: `steps` and `count` (problems) for a quick run."""
+    return {"split": split, "reward": reward, **run_seeds(measure_seed, seeds, split, reward, **overrides)}
 
 
 def main() -> None:

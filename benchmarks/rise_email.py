@@ -2,14 +2,14 @@
 
 `python -m benchmarks.rise_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and
 all samples), over the first 200 test questions, the columns of `rising.before_and_after` for `correct`; the rule is
-`email_search.players.ordering_player`. `rises` has, each side at its best temperature and with a 95% interval (paired
-by question), `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and
+`email_search.players.ordering_player`. `rises` compares the two sides, each at its best temperature, with a 95% interval
+(paired by question): `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and
 `turns`, the mean number of calls; `kinds`: see `by_kind`. The settings are the notebook's. `ratio` is the mean of
 `trained_best` over that of `untrained_best`. `control` compares `correct` of the untrained model with
 `email_search.players.avoid_giving_up` (before) and the trained model at its best temperature (after). Use `--split val`
 to choose settings, so that the test questions stay unseen. `--reward` chooses the reward of training: `calls` has one
 reward per call, see `EmailSearch.progress`; `simple` is 1 for a correct answer, -1 for a malformed call and 0 for any
-other end; `art-e` is the published reward; `mild` is the same, but rewards a wrong answer like none (notebook 04
+other end; `art-e` is the published reward; `mild` is the same, but a wrong answer costs no more than no answer (notebook 04
 trains with `calls`, and compares `art-e` and `mild` over six steps).
 """
 
@@ -21,7 +21,7 @@ from collections.abc import Awaitable
 import art_nb as art
 from benchmarks.gathering import registered
 from benchmarks.paired import paired
-from benchmarks.rising import before_and_after, command, decayed_rate, of_seeds, reward_answers, rises
+from benchmarks.rising import before_and_after, command, decayed_rate, reward_answers, rises, run_seeds
 from benchmarks.rollout_email import EMAIL_BASE
 from benchmarks.rollout_email import play as play_search
 from email_search import EmailSearch, Scenario, course_mailbox, scenarios
@@ -30,7 +30,7 @@ from email_search.players import play as search
 
 STEPS, GROUPS, SIZE = 45, 16, 8  # groups per step, searches per group
 LEARNING_RATE = 1.5e-3
-TURN_DISCOUNT = None  # of all rewards but `calls`: below 1 credits earlier calls with less of it; None credits all equally
+TURN_DISCOUNT = None  # of all rewards but `calls`: below 1, earlier calls get less credit; None: all get the same
 REWARDS = ("calls", "simple", "art-e", "mild")
 QUESTIONS = {"test": 200, "val": 120}
 VALIDATION = 48  # questions that choose the temperature
@@ -45,7 +45,7 @@ def config(step: int, steps: int, reward: str = "calls", first: float = LEARNING
     return art.TrainConfig(learning_rate=rate, scale_rewards="batch", **given)
 
 
-async def paid(model: art.TrainableModel, scenario: Scenario, reward: str, **request: float) -> art.Trajectory:
+async def play_with_reward(model: art.TrainableModel, scenario: Scenario, reward: str, **request: float) -> art.Trajectory:
     """Play one search with one of REWARDS. request: see `rollout_email.play`."""
     search = EmailSearch(course_mailbox(), scenario)
     trajectory = await play_search(model, search, **request)
@@ -55,7 +55,7 @@ async def paid(model: art.TrainableModel, scenario: Scenario, reward: str, **req
     if reward == "simple":
         trajectory.reward = trajectory.metrics["correct"] - trajectory.metrics["malformed"]
     if reward == "mild":
-        trajectory.reward += trajectory.metrics["wrong"]  # ART-E starts a wrong answer at -1, none at 0
+        trajectory.reward += trajectory.metrics["wrong"]  # ART-E starts from -1 for a wrong answer, from 0 for no answer
     if TURN_DISCOUNT is not None:
         trajectory.turn_rewards = [0.0] * (len(trajectory.choices()) - 1) + [trajectory.reward]
     return trajectory
@@ -68,7 +68,7 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
     configs = [config(step, steps, reward) for step in range(steps)]
 
     def play(question: Scenario, temperature: float) -> Awaitable[art.Trajectory]:
-        return paid(model, question, reward, temperature=temperature)
+        return play_with_reward(model, question, reward, temperature=temperature)
 
     client = avoid_giving_up(model.openai_client())
     searches = (play_search(model, EmailSearch(course_mailbox(), question), client=client) for question in questions)
@@ -85,7 +85,7 @@ async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: i
 
 
 def by_kind(questions: list[Scenario], found: list[dict[str, float]]) -> dict[str, list[int]]:
-    """Return for each kind of question their number, the correct emails read and the correct answers."""
+    """Return for each kind of question the numbers of questions, of correct emails read and of correct answers."""
     kinds: dict[str, list[int]] = {}
     for question, metrics in zip(questions, found, strict=True):
         seen = kinds.setdefault(question.kind, [0, 0, 0])
@@ -94,9 +94,9 @@ def by_kind(questions: list[Scenario], found: list[dict[str, float]]) -> dict[st
     return kinds
 
 
-def measure(seeds: list[int], split: str, reward: str, **fewer: int) -> dict:
-    """fewer: `steps` and `count` (questions) for a quick run."""
-    return {"split": split, "reward": reward, **of_seeds(measure_seed, seeds, split, reward, **fewer)}
+def measure(seeds: list[int], split: str, reward: str, **overrides: int) -> dict:
+    """overrides: `steps` and `count` (questions) for a quick run."""
+    return {"split": split, "reward": reward, **run_seeds(measure_seed, seeds, split, reward, **overrides)}
 
 
 def main() -> None:

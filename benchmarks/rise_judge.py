@@ -3,7 +3,7 @@
 `python -m benchmarks.rise_judge --seeds 0 1 2` prints one JSON line. From each seed two models learn 2048
 as in notebook 05, RULER, but in 12 steps of 64 games, with the same initial weights and games; the reward
 of a game is `outcome_reward` for one and the judge's score for the other. Each is evaluated by the share
-of 400 held-out games won and by their mean outcome, before and after. `share` is the rise of the outcome
+of 400 held-out games won and by their mean outcome, before and after. `share` is the rise in the outcome
 with the judge over that with the reward (`share_won`: of games won), and `ratio` the smallest `share`.
 """
 

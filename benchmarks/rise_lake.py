@@ -1,6 +1,6 @@
-"""The rise of data/nano on gymnasium's FrozenLake, in the training of notebook 13, from several seeds.
+"""The rise in data/nano's success rate on gymnasium's FrozenLake in the training of notebook 13, from several seeds.
 
-`python -m benchmarks.rise_lake --seeds 0 1 2` prints the columns of all benchmarks of learning
+`python -m benchmarks.rise_lake --seeds 0 1 2` prints the columns that all learning benchmarks share
 (`rising.before_and_after`) on 200 lakes that are in no other split. The rule looks one step ahead
 (`course.frozen_lake.careful_chance`). Needs the extra `gymnasium`.
 """
@@ -14,7 +14,7 @@ import art_nb as art
 from art_nb.environments import rollout_environment
 from benchmarks.gathering import BASE, registered
 from benchmarks.result import print_result
-from benchmarks.rising import before_and_after, decayed_rate, of_seeds
+from benchmarks.rising import before_and_after, decayed_rate, run_seeds
 from course.frozen_lake import MAX_TURNS, careful_chance, distinct_lakes, lake
 
 GROUPS, SIZE, STEPS = 16, 8, 60
@@ -45,6 +45,6 @@ async def measure_seed(folder: str, seed: int, steps: int = STEPS, test: int = T
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the backend, one run for each")
     seeds = parser.parse_args().seeds
-    print_result("rise_lake", lambda: of_seeds(measure_seed, seeds))
+    print_result("rise_lake", lambda: run_seeds(measure_seed, seeds))

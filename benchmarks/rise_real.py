@@ -1,11 +1,11 @@
-"""The rise of the real model's accuracy in the training of notebook 06, from several seeds.
+"""The rise in the real model's accuracy over the training of notebook 06, from several seeds.
 
 `python -m benchmarks.rise_real --seeds 0 1 2` prints one JSON line; `--task sums` is the notebook's second task, addition.
-`runs` has for each seed of the backend (initial adapter and all samples), in percent of 200 held-out prompts (sums: 100):
-`untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with most correct
-answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or `+`), the paired rise
-with a 95% interval, each side at its best temperature, and the seconds of training. `ratio` is the mean of `trained_best`
-over that of `untrained_best`. The settings are the notebook's.
+`runs` has for each seed of the backend (initial adapter and all samples), as percentages of 200 held-out prompts
+(sums: 100): `untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with
+the most correct answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or `+`),
+the paired rise with a 95% interval, each side at its best temperature, and the seconds of training. `ratio` is the mean of
+`trained_best` over that of `untrained_best`. The settings are the notebook's.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ async def answer(model: art.TrainableModel, task: PromptTask, prompt: Prompt, te
         model=model.get_inference_name(), messages=messages, max_tokens=task.max_tokens, temperature=temperature
     )
     choice = completion.choices[0]
-    reward = float(rollout_real.names(choice.message.content, right))
+    reward = float(rollout_real.names_price(choice.message.content, right))
     return art.Trajectory(messages_and_choices=[*messages, choice], reward=reward)
 
 
 async def measure_seed(folder: str, base: str, seed: int, task: PromptTask, count: int | None = None) -> dict:
-    """Train from one seed. Returns percent of held-out prompts, and seconds of gathering and updating."""
+    """Train from one seed. Returns percentages of held-out prompts, and seconds of gathering and updating."""
     model = await registered(folder, base, f"rise-{seed}", seed=seed, engine="transformers", slots=64)
 
     async def right(prompt: Prompt, temperature: float) -> bool:
@@ -128,7 +128,7 @@ def measure(seeds: list[int], task: PromptTask, base: str = "", count: int | Non
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
-    parser.add_argument("--task", choices=TASKS, default="prices", help="of notebook 06")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the backend, one run for each")
+    parser.add_argument("--task", choices=TASKS, default="prices", help="task of notebook 06")
     arguments = parser.parse_args()
     print_result("rise_real", lambda: {"task": arguments.task, **measure(arguments.seeds, TASKS[arguments.task])})

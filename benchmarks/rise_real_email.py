@@ -64,7 +64,7 @@ def measure(seeds: list[int], split: str, base: str = "", steps: int = STEPS, co
 
 
 async def search_with_stored(bases: dict[str, str], questions: list[Scenario]) -> dict:
-    """Return the METRICS of one search for each question, of each base at temperature 1 and 0. bases: by label."""
+    """Return the METRICS of one search for each question, with each base at temperatures 1 and 0. bases: by label."""
     found = {}
     for label, base in bases.items():
         with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
 """SmolLM2 on generated tasks of reasoning-gym: a table of the untrained model's accuracy, and the rise from several seeds.
 
-`python -m benchmarks.rise_reasoning_gym` prints for each of TASKS the percent of 50 validation questions that the
+`python -m benchmarks.rise_reasoning_gym` prints for each of TASKS the percentage of 50 validation questions that the
 untrained model answers correctly, greedy and at the temperatures 0.3, 0.5 and 1, pass@8 at temperature 1, and the
 rule: the answer that is most frequent in training (number_format: the first of the two numbers). Five tasks have
 a second row, with four worked examples in the prompt. With `--task word_sequence_reversal --examples 4 --seeds 0 1 2`
-it trains as notebook 13 does, but for 24 steps instead of 12, and prints the columns of all benchmarks of
-learning (`rising.before_and_after`), measured on 200 held-out questions. Needs the extra `reasoning-gym`.
+it trains as notebook 13 does, but for 24 steps instead of 12, and prints the columns that all learning
+benchmarks share (`rising.before_and_after`), measured on 200 held-out questions. Needs the extra `reasoning-gym`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from art_nb.environments import rollout_environment
 from art_nb.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
-from benchmarks.rising import before_and_after, decayed_rate, of_seeds
+from benchmarks.rising import before_and_after, decayed_rate, run_seeds
 from course import comparison
 from course.generated_tasks import Row, distinct_rows, most_frequent_answer, played_by_rule
 from course.real_model import smollm2
 
 GROUPS, SIZE, STEPS = 8, 8, 24
-VALIDATION, TEST, TABLE, TRIES = 40, 200, 50, 8  # questions; of the table; tries for pass@k
+VALIDATION, TEST, TABLE, TRIES = 40, 200, 50, 8  # numbers of questions, and of tries for pass@k
 EXAMPLES = 4  # in the prompt of the table's second row of a task with worked examples
 
 
@@ -176,14 +176,14 @@ async def measure_seed(
     return {"seed": seed, **columns}
 
 
-def measure(seeds: list[int], name: str, base: str = "", examples: int = 0, **fewer: int) -> dict[str, Any]:
-    """base: by default SmolLM2. fewer: `steps` and `test` (questions) for a quick run."""
-    found = of_seeds(measure_seed, seeds, name, base or smollm2(), examples, **fewer)
+def measure(seeds: list[int], name: str, base: str = "", examples: int = 0, **overrides: int) -> dict[str, Any]:
+    """base: by default SmolLM2. overrides: `steps` and `test` (questions) for a quick run."""
+    found = run_seeds(measure_seed, seeds, name, base or smollm2(), examples, **overrides)
     return {"task": name, "examples": examples, **found}
 
 
 def table(base: str = "", names: list[str] | None = None, count: int = TABLE) -> dict[str, Any]:
-    """Return the untrained model's percentages of correct answers for each task. base, names, count: see `measure`."""
+    """Return the untrained model's percentage correct per task. base: see `measure`. count: questions per task."""
     with tempfile.TemporaryDirectory() as folder:
         return {"tasks": asyncio.run(untrained(folder, base or smollm2(), names or list(TASKS), count))}
 
@@ -191,7 +191,7 @@ def table(base: str = "", names: list[str] | None = None, count: int = TABLE) ->
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--task", choices=TASKS, help="to train; by default all are measured without training")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the backend, one run for each")
     parser.add_argument("--examples", type=int, default=0, help="number of worked examples in the prompt")
     a = parser.parse_args()
     run = table if a.task is None else lambda: measure(a.seeds, a.task, examples=a.examples)

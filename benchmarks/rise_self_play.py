@@ -2,8 +2,8 @@
 
 `python -m benchmarks.rise_self_play --seeds 0 1 2` executes the notebook's cells, up to the evaluation after self-play,
 with another seed of the backend (initial adapter and all samples). It prints one JSON line: for each seed the columns of
-`Comparison.summary` for draws against the perfect player (the rule is the tactical player), the notebook's results in
-percent of 448 test games, the seconds of self-play, and `claims`: "hold", or the notebook's first assertion that fails.
+`Comparison.summary` for draws against the perfect player (the rule is the tactical player), the notebook's results as
+percentages of 448 test games, the seconds of self-play, and `claims`: "hold", or the notebook's first assertion that fails.
 """
 
 from __future__ import annotations

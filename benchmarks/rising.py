@@ -53,8 +53,8 @@ async def before_and_after(
 ) -> tuple[dict[str, Any], list[Metrics], list[Metrics]]:
     """Evaluate, train, evaluate again.
 
-    metric: 1 for a success. validation: scenarios that choose each side's temperature. rule: whether the rule without a
-    model succeeds at each held-out scenario. configs, groups, size, shown: see `train`.
+    metric: 1 for a success. validation: scenarios used to choose each side's temperature. rule: the success of the
+    rule-based baseline on each held-out scenario. configs, groups, size, shown: see `train`.
 
     Returns the columns that all benchmarks of learning share (`Comparison.summary`, with the shares on validation and the
     seconds of training), and the metrics of the held-out scenarios before and after, each at its best temperature.
@@ -123,7 +123,7 @@ async def train_step(
 async def evaluate(
     name: str, play: Play[S], metric: str, held_out: Sequence[S], validation: Sequence[S]
 ) -> tuple[comparison.Measured, list[Metrics]]:
-    """Choose the temperature on validation and play the held-out scenarios. Returns also their metrics at this temperature.
+    """Choose the temperature on validation and play the held-out scenarios. Also returns their metrics at this temperature.
 
     name: the model's, for the printed line. metric: 1 for a success.
     """
@@ -148,13 +148,13 @@ def rises(before: list[Metrics], after: list[Metrics], measured: dict[str, int])
     return {name: paired([m[name] for m in before], [m[name] for m in after], unit) for name, unit in measured.items()}
 
 
-def of_seeds(measure_seed: Callable[..., Any], seeds: list[int], *given: Any, **fewer: int) -> dict[str, Any]:
-    """Run `measure_seed(folder, seed, *given)` for each seed. `ratio`: trained over untrained, both at their best.
+def run_seeds(measure_seed: Callable[..., Any], seeds: list[int], *arguments: Any, **overrides: int) -> dict[str, Any]:
+    """Run `measure_seed(folder, seed, *arguments)` for each seed. `ratio`: trained over untrained, both at their best.
 
-    fewer: `steps` and `count` (scenarios) for a quick run.
+    overrides: `steps` and `count` (scenarios) for a quick run.
     """
     with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, seed, *given, **fewer)) for seed in seeds]
+        runs = [asyncio.run(measure_seed(folder, seed, *arguments, **overrides)) for seed in seeds]
     pairs = [{"before": run["untrained_best"], "after": run["trained_best"]} for run in runs]
     return {"runs": runs, "ratio": ratio_of_means(pairs)}
 
@@ -170,8 +170,8 @@ def command(
 ) -> None:
     """Run the command line of a benchmark. The first reward is the default."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the backend, one run for each")
-    parser.add_argument("--split", choices=list(splits), default="test", help="of the held-out scenarios")
-    parser.add_argument("--reward", choices=rewards, default=rewards[0], help="the reward of training, see above")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="backend seeds, one run for each")
+    parser.add_argument("--split", choices=list(splits), default="test", help="split of the held-out scenarios")
+    parser.add_argument("--reward", choices=rewards, default=rewards[0], help="the training reward, see above")
     a = parser.parse_args()
     print_result(benchmark, lambda: measure(a.seeds, a.split, a.reward))

@@ -2,8 +2,8 @@
 
 `python -m benchmarks.rollout` prints one JSON line. `ratio`: sampled tokens per second of gathering 64 games of 40 turns,
 over those of stock TRL's generation phase (`GRPOTrainer._generate` alone) in the same run: same base model and adapter,
-prompts, tool schema and results, token limit per turn, temperature 1. Ours is the time of `gather_trajectory_groups`. The
-games of both sides are of `EndlessEnvironment` and end after 40 turns, or with an answer without a tool call, where TRL's
+prompts, tool schema and results, token limit per turn, temperature 1. Ours is the time of `gather_trajectory_groups`. Both
+sides play in `EndlessEnvironment`, and games end after 40 turns, or with an answer without a tool call, where TRL's
 loop ends (`turns` is the mean length). Raises SystemExit if the two sides had different prompts.
 
 `turn_cost_ratio`: a second measurement, of ours alone: the time of turn 80 of 64 games over that of turn 10 of 64 others.
@@ -55,11 +55,13 @@ class EndlessEnvironment(Game2048Environment):
 class Play:
     """A game, turn by turn, as in TRL's loop.
 
-    goes_on: after a malformed answer the board is shown again, where TRL's loop would end, so that no game ends early.
+    continue_after_malformed: after a malformed answer the board is shown again, where TRL's loop would end, so that no
+    game ends early.
     """
 
-    def __init__(self, model: art.TrainableModel, seed: int, goes_on: bool = False):
-        self.model, self.goes_on, self.environment = model, goes_on, EndlessEnvironment()
+    def __init__(self, model: art.TrainableModel, seed: int, continue_after_malformed: bool = False):
+        self.model, self.continue_after_malformed = model, continue_after_malformed
+        self.environment = EndlessEnvironment()
         first = {"role": "user", "content": self.environment.reset(seed=seed)}
         self.trajectory = art.Trajectory(messages_and_choices=[first])
         self.client = model.openai_client()
@@ -74,7 +76,7 @@ class Play:
         )
         choice = completion.choices[0]
         calls = choice.message.tool_calls or []
-        again = [{"role": "user", "content": self.environment.game.render()}] if self.goes_on else []
+        again = [{"role": "user", "content": self.environment.game.render()}] if self.continue_after_malformed else []
         results = [tool_message(self.environment, call) for call in calls] or again
         self.trajectory.messages_and_choices += [choice, *results]
         return bool(results)
@@ -123,7 +125,9 @@ async def turn_costs(folder: str, base: str, games: int, late: int, early: int =
     Two sets of games are played up to those turns and then alternately, so that a slow phase of the machine affects both.
     """
     model = await registered(folder, base, "long", engine="transformers")
-    sets = {first: [Play(model, first + seed, goes_on=True) for seed in range(games)] for first in (early, late)}
+    sets = {
+        first: [Play(model, first + seed, continue_after_malformed=True) for seed in range(games)] for first in (early, late)
+    }
 
     async def turn(first: int) -> float:
         started = time.perf_counter()
@@ -166,20 +170,22 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=8, help="rollouts per group")
     parser.add_argument("--turns", type=int, default=80, help="the late turn that is compared with turn 10")
     parser.add_argument("--game-turns", type=int, default=40, help="turns per game in the comparison with TRL")
-    a = parser.parse_args()
-    if a.model == "real":
-        print_result("rollout_real", lambda: rollout_real.measure(a.base or "", a.groups or 8, a.size))
-    elif a.task == "2048":
-        print_result("rollout", lambda: measure(a.base or str(BASE), a.groups or 8, a.size, a.game_turns, a.turns))
-    elif a.task == "code":
-        base = a.base or str(rollout_code.CODE_BASE)
-        print_result("rollout_code", lambda: rollout_code.measure(base, a.groups or 16, a.size))
-    elif a.task == "retail":
-        base = a.base or str(rollout_service.SERVICE_BASE)
-        print_result("rollout_service", lambda: rollout_service.measure(base, a.groups or 16, a.size))
+    arguments = parser.parse_args()
+    if arguments.model == "real":
+        base, groups = arguments.base or "", arguments.groups or 8
+        print_result("rollout_real", lambda: rollout_real.measure(base, groups, arguments.size))
+    elif arguments.task == "2048":
+        base, groups = arguments.base or str(BASE), arguments.groups or 8
+        print_result("rollout", lambda: measure(base, groups, arguments.size, arguments.game_turns, arguments.turns))
+    elif arguments.task == "code":
+        base = arguments.base or str(rollout_code.CODE_BASE)
+        print_result("rollout_code", lambda: rollout_code.measure(base, arguments.groups or 16, arguments.size))
+    elif arguments.task == "retail":
+        base = arguments.base or str(rollout_service.SERVICE_BASE)
+        print_result("rollout_service", lambda: rollout_service.measure(base, arguments.groups or 16, arguments.size))
     else:
-        base = a.base or str(rollout_email.EMAIL_BASE)
-        print_result("rollout_email", lambda: rollout_email.measure(base, a.groups or 16, a.size))
+        base = arguments.base or str(rollout_email.EMAIL_BASE)
+        print_result("rollout_email", lambda: rollout_email.measure(base, arguments.groups or 16, arguments.size))
 
 
 if __name__ == "__main__":

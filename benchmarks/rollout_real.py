@@ -1,6 +1,6 @@
 """Throughput of the real model with default settings, compared with float32: `python -m benchmarks.rollout --model real`.
 
-64 conversations at a time: the emails of notebook 06, 8 answers to each of 8, of up to 16 tokens. `ratio`: tokens sampled
+64 conversations at a time: 8 answers, of up to 16 tokens, to each of 8 emails of notebook 06. `ratio`: tokens sampled
 per second by the model with its default dtype, over those of the same model in float32. `ratio_under_load`: the same
 while another process keeps one core busy. The two sides alternate; the median of their rounds counts.
 """
@@ -46,7 +46,7 @@ def prompt(text: str) -> list[dict]:
     return [SYSTEM, {"role": "user", "content": text}]
 
 
-def names(answer: str, price: int) -> bool:
+def names_price(answer: str, price: int) -> bool:
     """Return whether the last number of the answer is the price."""
     return re.findall(r"\d+", answer)[-1:] == [str(price)]
 
@@ -61,7 +61,7 @@ async def rollout(
         model=model.get_inference_name(), messages=messages, max_tokens=max_tokens
     )
     choice = completion.choices[0]
-    return art.Trajectory(messages_and_choices=[*messages, choice], reward=float(names(choice.message.content, price)))
+    return art.Trajectory(messages_and_choices=[*messages, choice], reward=float(names_price(choice.message.content, price)))
 
 
 def answers(model: art.TrainableModel, groups: int, size: int, max_tokens: int = MAX_TOKENS) -> list:

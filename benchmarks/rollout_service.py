@@ -27,10 +27,10 @@ async def rollout(
     *,
     temperature: float = 1.0,
     max_turns: int = DESK_TURNS,
-    at: type[Desk] = FrontDesk,
+    desk_type: type[Desk] = FrontDesk,
 ) -> tuple[art.Trajectory, Desk]:
     """Have the model work on one task at a desk."""
-    desk = at(course_world(at.domain), task, max_turns=max_turns)
+    desk = desk_type(course_world(desk_type.domain), task, max_turns=max_turns)
     trajectory = await play_episode(
         model.openai_client(), desk, model=model.get_inference_name(), metadata={"task": task.id}, max_tokens=MAX_TOKENS,
         temperature=temperature,
@@ -38,7 +38,7 @@ async def rollout(
     return trajectory, desk
 
 
-async def served(model: art.TrainableModel, task: Task, max_turns: int) -> art.Trajectory:
+async def task_trajectory(model: art.TrainableModel, task: Task, max_turns: int) -> art.Trajectory:
     """Return one conversation with the task's reward."""
     return (await rollout(model, task, max_turns=max_turns))[0]
 
@@ -49,8 +49,8 @@ def left(conversations: list[art.Trajectory]) -> float:
 
 
 TASK = RolloutTask(
-    column="task", rollout=served, environment=FrontDeskEnvironment, max_turns=DESK_TURNS, max_tokens=MAX_TOKENS,
-    metric="left", ours=left, noun="conversations",
+    column="task", rollout=task_trajectory, environment=FrontDeskEnvironment, max_turns=DESK_TURNS,
+    max_tokens=MAX_TOKENS, metric="left", ours=left, noun="conversations",
     stock=lambda desks: sum(desk.ended_by == "customer" for desk in desks) / len(desks),
 )  # fmt: skip
 

@@ -3,7 +3,7 @@
 `python -m benchmarks.roofline [--parts sampling_email training_2048 ...]` prints one JSON line with, for each part:
 
 - `gflop`: the floating-point operations that the work needs, each distinct token computed once (`needed`).
-- `limit_s`: the time that they take at the speed of this machine, measured alone for the matrix products and the attention
+- `limit_s`: the time that they take at the speed of this machine, measured in isolation for matrix products and attention
   of the same shapes (`speed`); `seconds`: what the part takes, the fastest of three runs; `share` = `limit_s` / `seconds`.
 - `time`: percent of the time of another run, under torch's profiler, which slows small operations down: `matmul`,
   `attention`, `softmax` (log-probabilities, entropy, drawing tokens), `tensors` (all other operations on tensors),
@@ -11,8 +11,8 @@
   dispatch of operations), `idle` (the event loop waits). On a GPU these are the times of the CPU, which starts the
   operations, and `gpu` is the part of the time in which the GPU computes.
 
-Sampling is a step of a notebook as benchmarks.rollout gathers it, training one optimizer step as in benchmarks.learner.
-The limit is of the arithmetic alone: tokens of a conversation are sampled one after the other, so their products have as
+Sampling is a step of a notebook as benchmarks.rollout gathers it; training is one optimizer step, as in benchmarks.learner.
+The limit covers the arithmetic alone: tokens of a conversation are sampled one after the other, so their products have as
 many rows as there are conversations.
 
 `python -m benchmarks.roofline --notebooks 00_start_here ...` executes notebooks instead, which takes minutes each, and
@@ -85,7 +85,7 @@ RANGES = {
 
 
 class Product(NamedTuple):
-    """A linear layer of the model. rank: of its adapter, 0 without one. narrow: in the last layer only for some tokens."""
+    """A linear layer of the model. rank: of its adapter, 0 without one. narrow: in the last layer, for some tokens only."""
 
     inputs: int
     outputs: int
@@ -148,7 +148,7 @@ def work_of(sequences: Sequence[Sequence[int]], with_output: Sequence[Sequence[i
 
 
 def product_flops(product: Product, backward: bool) -> int:
-    """Return the operations of a token in a linear layer with a frozen weight, by the cheaper way to train its adapter.
+    """Return the operations per token in a linear layer with a frozen weight, for the cheaper way to train its adapter.
 
     A multiply-add counts as two. Backward needs the gradient of the input, except in the first layer, and of
     the adapter's factors A and B; or, with the adapter added to the weight, of the whole weight.
@@ -199,7 +199,7 @@ def product_speed(rows: int, inputs: int, outputs: int, dtype: torch.dtype, devi
 
 @cache
 def attention_speed(shape: Shape, rows: int | None, keys: int) -> float:
-    """Return the FLOP/s of attention. rows: conversations with one new token each; None: one of 256 new tokens."""
+    """Return the FLOP/s of attention. rows: conversations with one new token each; None: one with 256 new tokens."""
     conversations, queries = (1, 256) if rows is None else (rows, 1)
     size = shape.head_size
     q = torch.randn(conversations, shape.heads, queries, size, dtype=shape.dtype, device=shape.device)
@@ -268,7 +268,7 @@ def timed(run: Callable[[], Any]) -> float:
 
 
 def shares_of_time(run: Callable[[], Any]) -> dict[str, float]:
-    """Run under the profiler. Returns percent of the time by kind, see the module's description."""
+    """Run under the profiler. Returns percentages of the time by kind, see the module's description."""
     on_gpu = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA] if on_gpu else [ProfilerActivity.CPU]
     with named_ranges(), profile(activities=activities) as profiler:
@@ -291,14 +291,14 @@ def measured(run: Callable[[], Any], limit: dict[str, float]) -> dict[str, Any]:
     return limit | {"seconds": seconds, "share": limit["limit_s"] / seconds, "time": shares_of_time(run)}
 
 
-def training(name: str, base: str = "", **fewer: int) -> dict[str, Any]:
-    """Measure an optimizer step on a batch of benchmarks.learner. fewer: arguments of its gathering, for a quick run."""
+def training(name: str, base: str = "", **overrides: int) -> dict[str, Any]:
+    """Measure an optimizer step on a batch of benchmarks.learner. overrides: arguments of its gathering, for a quick run."""
     chosen = batch(name, base)
     with tempfile.TemporaryDirectory() as folder:
 
         async def gather() -> tuple[list[art.TrajectoryGroup], learner.Learner]:
             model = await registered(folder, chosen.base, name, engine="transformers")
-            return await gathered(model, name, **fewer), model.backend().loaded(model).learner
+            return await gathered(model, name, **overrides), model.backend().loaded(model).learner
 
         groups, trained = asyncio.run(gather())
         policy = trained.policy

@@ -40,35 +40,37 @@ CLIENTS, TOKENS, PORT, TOKEN = 64, 64, 8765, "a-token-of-the-benchmark"
 ROUND, BEGIN = 15.0, 2.0  # seconds of a round, and of its warm-up
 TEMPERATURE = 20.0
 URL, KEY = f"http://127.0.0.1:{PORT}", {"authorization": f"Bearer {TOKEN}"}
-Ask = Callable[[str], Awaitable[None]]
+SendRequest = Callable[[str], Awaitable[None]]
 
 
-async def keep_asking(ask: Ask, seconds: float) -> None:
-    """Run 64 concurrent clients, each with its own boards, until the time is over."""
+async def send_requests(send_request: SendRequest, seconds: float) -> None:
+    """Run 64 concurrent clients, each with its own boards, until the time is up."""
     until = time.monotonic() + seconds
 
     async def one(seed: int) -> None:
         game = Game(seed, winning_tile=2048)
         while time.monotonic() < until:
-            await ask(game.render())
+            await send_request(game.render())
             game = Game(seed, winning_tile=2048) if game.over else game
             game.move(game.legal_moves()[0])
 
     await asyncio.gather(*(one(seed) for seed in range(CLIENTS)))
 
 
-async def a_round(ask: Ask, sampled: Callable[[], Awaitable[int]], processes: list[psutil.Process]) -> list[float]:
+async def measure_round(
+    send_request: SendRequest, sampled: Callable[[], Awaitable[int]], processes: list[psutil.Process]
+) -> list[float]:
     """Measure one round. Returns sampled tokens, seconds, and CPU seconds of each process."""
 
     async def now() -> list[float]:
         return [await sampled(), time.monotonic(), *(sum(each.cpu_times()[:2]) for each in processes)]
 
-    asking = asyncio.create_task(keep_asking(ask, ROUND))
+    requests = asyncio.create_task(send_requests(send_request, ROUND))
     await asyncio.sleep(BEGIN)
     before = await now()
     await asyncio.sleep(ROUND - BEGIN)
     after = await now()
-    await asking
+    await requests
     return [b - a for a, b in zip(before, after, strict=True)]
 
 
@@ -84,7 +86,7 @@ class InProcess:
             await self.model.register(self.backend)
         client, sampler = self.model.openai_client(), self.backend.loaded(self.model).sampler
 
-        async def ask(board: str) -> None:
+        async def send_request(board: str) -> None:
             answer = await client.chat.completions.create(
                 model=self.model.get_inference_name(), messages=[{"role": "user", "content": board}], max_tokens=TOKENS,
                 temperature=TEMPERATURE, stream=stream,
@@ -96,7 +98,7 @@ class InProcess:
         async def sampled() -> int:
             return sampler.decoder.tokens_sampled
 
-        return await a_round(ask, sampled, [psutil.Process()])
+        return await measure_round(send_request, sampled, [psutil.Process()])
 
 
 def clients(orders: Connection) -> None:
@@ -106,14 +108,14 @@ def clients(orders: Connection) -> None:
 
 
 async def over_http(server: psutil.Process) -> tuple[list[float], list[float], list[float], list[str]]:
-    """Run one round. Returns (numbers of server and clients, tokens per chunk, seconds to the first text, errors)."""
+    """Run one round. Returns (the numbers of `measure_round`, tokens per chunk, seconds to the first text, errors)."""
     sizes: list[float] = []
     waits: list[float] = []
     errors: list[str] = []
     async with httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60) as http:
         client = AsyncOpenAI(base_url=f"{URL}/v1", api_key=TOKEN, http_client=http, max_retries=0)
 
-        async def ask(board: str) -> None:
+        async def send_request(board: str) -> None:
             nonlocal waits
             started, texts = time.monotonic(), 0
             try:
@@ -133,7 +135,7 @@ async def over_http(server: psutil.Process) -> tuple[list[float], list[float], l
         async def sampled() -> int:
             return (await sampling(http))["tokens"]
 
-        return await a_round(ask, sampled, [server, psutil.Process()]), sizes, waits, errors
+        return await measure_round(send_request, sampled, [server, psutil.Process()]), sizes, waits, errors
 
 
 async def sampling(http: httpx.AsyncClient) -> dict:
@@ -144,8 +146,8 @@ def measure(seconds: float) -> dict:
     """Start server and clients, and measure the three modes."""
     spawn = multiprocessing.get_context("spawn")
     orders, theirs = spawn.Pipe()
-    asking = spawn.Process(target=clients, args=[theirs], daemon=True)
-    asking.start()
+    client_process = spawn.Process(target=clients, args=[theirs], daemon=True)
+    client_process.start()
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "art_nb", "serve", f"--port={PORT}", f"--path={folder}", "--engine=transformers"]
         command += ["--base-models", f"nano={BASE}"]
@@ -157,7 +159,7 @@ def measure(seconds: float) -> dict:
             return rounds(seconds, InProcess(kept), orders, psutil.Process(server.pid))
         finally:
             orders.send(None)
-            asking.join()
+            client_process.join()
             server.terminate()
             server.wait(20)
 
@@ -166,8 +168,8 @@ def wait_for_server() -> None:
     """Wait until the server runs and has loaded the model."""
     while True:
         try:
-            asked = {"model": "nano", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
-            httpx.post(f"{URL}/v1/chat/completions", headers=KEY, json=asked, timeout=60).raise_for_status()
+            body = {"model": "nano", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+            httpx.post(f"{URL}/v1/chat/completions", headers=KEY, json=body, timeout=60).raise_for_status()
             return
         except httpx.TransportError:
             time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The tasks of benchmarks.time_to_skill: those of notebooks 02, 04 and 06, for both sides."""
+"""The tasks of benchmarks.time_to_skill: those of notebooks 02, 04 and 06, for us and for stock TRL."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from game_2048.environment import DEFAULT_TURN_WEIGHTS
 
 WINNING_TILE = 128
 GROUPS, SIZE = 4, 16
-MAX_TURNS = 200  # more than a game to the tile 128 takes
+MAX_TURNS = 200  # more than a game up to the 128 tile takes
 
 
 @dataclass(frozen=True)
 class Skill:
     """A task and its training settings.
 
-    base: the base model. rise: of the held-out success rate, at which the run ends. groups, size: per step. config: with a
+    base: the base model. rise: increase in held-out success rate that ends the run. groups, size: per step. config: with a
     constant learning rate, because the number of steps is not known. training: number from 0 -> scenario. held_out: count ->
     scenarios. play: our rollout. play_as_stock: a rollout in the format of stock TRL's training. succeeds: of a trajectory.
     row: scenario -> row of stock TRL's dataset. stock: its other settings. batch_size: stock TRL's fastest, see
@@ -84,7 +84,7 @@ async def game(
     return trajectory
 
 
-async def won(model: art.TrainableModel, count: int) -> list[bool]:
+async def measure_wins(model: art.TrainableModel, count: int) -> list[bool]:
     """Return for each of the first `count` test games whether the model wins, at temperature 1."""
     playing = [game(model, seed, by_tool=False) for seed in games("test", count)]
     played = await art.gather_trajectories(playing, pbar_desc=None)
@@ -99,7 +99,7 @@ def direction(choice: Choice) -> str | None:
 
 
 def game_2048(by_tool: bool = False) -> Skill:
-    """Return notebook 02's task, to the tile 128. by_tool: ours also uses tool calls, so that only the reward differs."""
+    """Return notebook 02's task, up to the 128 tile. by_tool: ours also uses tool calls, so that only the reward differs."""
     return Skill(
         lambda: str(BASE), 0.2, GROUPS, SIZE, art.TrainConfig(learning_rate=1.5e-3, turn_discount=0.5),
         training=lambda number: number, held_out=lambda count: list(games("val", count)),
@@ -114,7 +114,7 @@ def game_2048(by_tool: bool = False) -> Skill:
     )  # fmt: skip
 
 
-class PaidForAnswers(EmailSearchEnvironment):
+class EmailCorrectnessEnvironment(EmailSearchEnvironment):
     """The search with reward 1 for a correct answer and 0 otherwise."""
 
     def get_reward(self) -> float:
@@ -142,17 +142,17 @@ def email() -> Skill:
         succeeds=lambda trajectory: bool(trajectory.metrics["correct"]),
         row=lambda scenario: {"prompt": [{"role": "user", "content": ""}], "scenario": scenario.id},
         stock={
-            "environment": PaidForAnswers,
+            "environment": EmailCorrectnessEnvironment,
             "generation_kwargs": {"max_new_tokens": rollout_email.MAX_TOKENS}, "max_tool_calling_iterations": MAX_CALLS - 1,
         },
         batch_size=2, count=120,
     )  # fmt: skip
 
 
-def right(completions: list[list[dict]], price: list[int], **_: object) -> list[float]:
+def price_reward(completions: list[list[dict]], price: list[int], **_: object) -> list[float]:
     """Return the rewards of notebook 06, as a reward function of TRL."""
     pairs = zip(completions, price, strict=True)
-    return [float(rollout_real.names(answer[0]["content"], expected)) for answer, expected in pairs]
+    return [float(rollout_real.names_price(answer[0]["content"], expected)) for answer, expected in pairs]
 
 
 def answers() -> Skill:
@@ -172,7 +172,7 @@ def answers() -> Skill:
         play=play, play_as_stock=play,
         succeeds=lambda trajectory: bool(trajectory.reward),
         row=row,
-        stock={"reward": right, "max_completion_length": rollout_real.MAX_TOKENS},
+        stock={"reward": price_reward, "max_completion_length": rollout_real.MAX_TOKENS},
         batch_size=16, engine="transformers",
     )  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The baseline: TRL's GRPOTrainer, with the same base model and initial adapter.
 
 TRL 1.15 computes log-probabilities with a Triton kernel that CPU builds of torch lack, so there the published trainer can
-sample but not train. Unsloth's CPU backend replaces the kernel with plain torch and changes nothing else in GRPOTrainer; it
-is imported first where the kernel is missing.
+sample but not train. Unsloth's CPU backend replaces the kernel with plain torch and changes nothing else in GRPOTrainer;
+`import_loss_kernel` imports it where the kernel is missing.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from art_nb.training.trainer import trl_settings  # noqa: E402
 def stock_policy(base: str, seed: int, engine: str = "transformers") -> Policy:
     """Load the base model with the initial adapter of LocalBackend(seed=seed).
 
-    engine: plain transformers and PEFT, or Unsloth in the dtype of the stored weights.
+    engine: plain transformers and PEFT, or Unsloth in the dtype of the stored weights (on a GPU it rejects "auto").
     """
-    as_stored = {"dtype": AutoConfig.from_pretrained(base).dtype} if engine == "unsloth" else None  # on a GPU not "auto"
+    as_stored = {"dtype": AutoConfig.from_pretrained(base).dtype} if engine == "unsloth" else None
     return load_policy(base, engine=engine, init_args=as_stored, seed=seed)
 
 
@@ -69,7 +69,7 @@ def stock_trainer(
     )
 
 
-def need_a_loss() -> None:
+def import_loss_kernel() -> None:
     """Make GRPOTrainer able to train with this torch. Raises: SystemExit if Unsloth is missing."""
     if getattr(trl_utils, "_ChunkedLogProbFunction", True) is not None:
         return

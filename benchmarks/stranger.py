@@ -1,8 +1,8 @@
-"""Cost of a client without the token for the owner: `python -m benchmarks.stranger [seconds]` prints one JSON line.
+"""Cost to the owner of a client without the token: `python -m benchmarks.stranger [seconds]` prints one JSON line.
 
 The owner requests /status, each time over a new connection, first alone, then alongside a stranger, for `seconds` (10) each.
-The stranger holds 300 connections with half a header and 300 with half a body of /login, opens new ones for those that are
-closed, and sends requests without the token and bytes that are not HTTP. The server (`art-nb serve`) may open 256 files.
+The stranger holds 300 connections with half a header and 300 with half a body of /login, keeps replacing the oldest with
+new ones, and sends requests without the token and bytes that are not HTTP. The server (`art-nb serve`) may open 256 files.
 
 `slowdown`: the owner's requests per second alone over those alongside the stranger. `failed`: requests of the owner without
 an answer. `held`: the server's maximum number of open connections. `cpu_s`, `logged_bytes`: the server's CPU time and log
@@ -72,7 +72,7 @@ class Stranger:
                     other.sendall(b"\x00\x01\r\n\r\n")
 
 
-def owner_asks(seconds: float) -> tuple[int, int]:
+def send_owner_requests(seconds: float) -> tuple[int, int]:
     """Send requests with the token, each over a new connection. Returns the numbers of answered and of failed requests."""
     answered = failed = 0
     until = time.monotonic() + seconds
@@ -99,12 +99,12 @@ def measure(seconds: float) -> dict:
                     httpx.get(f"{URL}/healthz", timeout=1)
                     break
             process.rlimit(psutil.RLIMIT_NOFILE, (FILES, FILES))
-            alone, _ = owner_asks(seconds)
+            alone, _ = send_owner_requests(seconds)
             logged, cpu, held = log.stat().st_size, sum(process.cpu_times()[:2]), 0
             stranger = Stranger()
             answered = failed = 0
             for _ in range(max(1, round(seconds))):
-                more, fewer = owner_asks(1.0)
+                more, fewer = send_owner_requests(1.0)
                 answered, failed = answered + more, failed + fewer
                 established = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
                 held = max(held, len(established))

@@ -7,7 +7,7 @@ rate, and stop at `--limit` seconds (`stopped`). The clock is paused during eval
 at least 10 s of training after the previous evaluation, on the same scenarios of the validation split, at temperature 1.
 Each side is evaluated in its own prompt format.
 
-`2048`: games won with the tile 128; 20 points. Ours plays as in notebook 02: each prompt is the current board, and each
+`2048`: games won with the 128 tile; 20 points. Ours plays as in notebook 02: each prompt is the current board, and each
 turn has a reward. Stock TRL plays through environment_factory, in a growing conversation of tool calls, and learns from
 the outcome reward. In `2048-by-tool` ours uses tool calls as well, so that only the reward differs. `email`: correct
 answers in notebook 04; 20 points. `answers`: correct prices by SmolLM2, as in notebook 06; 50 points. In these two both
@@ -34,12 +34,12 @@ import art_nb as art
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
 from benchmarks.skills import SKILLS, Skill
-from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
+from benchmarks.stock_trl import GRPOTrainer, import_loss_kernel, stock_policy, stock_trainer
 
 EVERY = 10.0  # seconds of training between two evaluations
 
 
-async def share(model: art.TrainableModel, skill: Skill, count: int, as_stock: bool = False) -> float:
+async def success_rate(model: art.TrainableModel, skill: Skill, count: int, as_stock: bool = False) -> float:
     """Return the success rate on `count` held-out scenarios."""
     play = skill.play_as_stock if as_stock else skill.play
     tries = await art.gather_trajectories([play(model, scenario) for scenario in skill.held_out(count)], pbar_desc=None)
@@ -53,7 +53,7 @@ class Race:
         self.side, self.seed, self.limit, self.goal = side, seed, limit, goal
         self.seconds, self.steps, self.measured_at, self.shares = 0.0, 0, 0.0, []
 
-    def trained(self, seconds: float) -> None:
+    def add_training_time(self, seconds: float) -> None:
         self.seconds += seconds
         self.steps += 1
 
@@ -62,13 +62,13 @@ class Race:
         """Whether the next evaluation is due."""
         return not self.shares or self.seconds - self.measured_at >= EVERY or self.out_of_time
 
-    def measured(self, found: float) -> None:
+    def add_evaluation(self, found: float) -> None:
         self.shares.append(found)
         self.measured_at = self.seconds
         say(f"{self.side}, seed {self.seed}: {self.steps} steps, {self.seconds:.0f} s, share {found:.3f}")
 
     @property
-    def arrived(self) -> bool:
+    def reached_goal(self) -> bool:
         return self.shares[-1] >= self.shares[0] + self.goal
 
     @property
@@ -79,7 +79,7 @@ class Race:
         return {
             "seed": self.seed,
             "seconds": min(self.seconds, self.limit),
-            "stopped": not self.arrived,
+            "stopped": not self.reached_goal,
             "steps": self.steps,
             "before": self.shares[0],
             "after": self.shares[-1],
@@ -89,8 +89,8 @@ class Race:
 async def race_ours(folder: str, skill: Skill, seed: int, limit: float, count: int) -> dict:
     race = Race("ours", seed, limit, skill.rise)
     model = await registered(folder, skill.base(), f"ours-{seed}", seed=seed, engine=skill.engine)
-    race.measured(await share(model, skill, count))
-    while not race.arrived and not race.out_of_time:
+    race.add_evaluation(await success_rate(model, skill, count))
+    while not race.reached_goal and not race.out_of_time:
         started = time.perf_counter()
         first = seed * 100_000 + race.steps * skill.groups
         scenarios = [skill.training(first + g) for g in range(skill.groups)]
@@ -99,9 +99,9 @@ async def race_ours(folder: str, skill: Skill, seed: int, limit: float, count: i
             pbar_desc=None,
         )
         await model.train(groups, skill.config)
-        race.trained(time.perf_counter() - started)
+        race.add_training_time(time.perf_counter() - started)
         if race.due:
-            race.measured(await share(model, skill, count))
+            race.add_evaluation(await success_rate(model, skill, count))
     return race.result()
 
 
@@ -136,10 +136,10 @@ class RaceCallback(TrainerCallback):
         self.trainer.deadline = self.started + self.race.limit - self.race.seconds
 
     def on_step_end(self, args, state, control, **_):
-        self.race.trained(time.perf_counter() - self.started)
+        self.race.add_training_time(time.perf_counter() - self.started)
         if self.race.due:
-            self.race.measured(self.evaluate())
-        control.should_training_stop = self.race.arrived or self.race.out_of_time
+            self.race.add_evaluation(self.evaluate())
+        control.should_training_stop = self.race.reached_goal or self.race.out_of_time
 
 
 def race_stock(folder: str, skill: Skill, seed: int, limit: float, count: int, batch_size: int) -> dict:
@@ -151,11 +151,11 @@ def race_stock(folder: str, skill: Skill, seed: int, limit: float, count: int, b
         adapter = Path(folder) / f"stock-{seed}-{race.steps}"
         policy.model.save_pretrained(adapter)
         policy.tokenizer.save_pretrained(adapter)
-        return asyncio.run(success_rate(str(adapter)))
+        return asyncio.run(evaluate_adapter(str(adapter)))
 
-    async def success_rate(adapter: str) -> float:
+    async def evaluate_adapter(adapter: str) -> float:
         model = await registered(folder, adapter, Path(adapter).name, engine=skill.engine)
-        return await share(model, skill, count, as_stock=True)
+        return await success_rate(model, skill, count, as_stock=True)
 
     rows = [skill.row(skill.training(seed * 100_000 + i)) for i in range(4000)]
     settings = {"max_completion_length": policy.model.config.max_position_embeddings} | skill.stock
@@ -165,19 +165,19 @@ def race_stock(folder: str, skill: Skill, seed: int, limit: float, count: int, b
         num_generations=skill.size, learning_rate=skill.config.learning_rate, max_steps=len(rows) // skill.groups,
         seed=seed, **settings,
     )  # fmt: skip
-    race.measured(evaluate())
+    race.add_evaluation(evaluate())
     trainer.add_callback(RaceCallback(race, trainer, evaluate))
     try:
         trainer.train()
     except OutOfTime:
         race.seconds = limit
-        race.measured(evaluate())
+        race.add_evaluation(evaluate())
     return race.result()
 
 
 def measure(skill: Skill, seeds: int, limit: float, count: int = 0, batch_size: int = 0) -> dict:
     """Run both sides from each seed. count: held-out scenarios. batch_size: of stock TRL. 0: the skill's."""
-    need_a_loss()
+    import_loss_kernel()
     count = count or skill.count
     ours, stock = [], []
     with tempfile.TemporaryDirectory() as folder:
@@ -206,10 +206,15 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=900.0, help="seconds of training after which a run is stopped")
     parser.add_argument("--held-out", type=int, default=0, help="number of held-out scenarios (default: the task's)")
     parser.add_argument("--stock-batch-size", type=int, default=0, help="of stock TRL's update (default: the fastest)")
-    a = parser.parse_args()
+    arguments = parser.parse_args()
     print_result(
         "time_to_skill",
-        lambda: {"task": a.task, **measure(SKILLS[a.task](), a.seeds, a.limit, a.held_out, a.stock_batch_size)},
+        lambda: {
+            "task": arguments.task,
+            **measure(
+                SKILLS[arguments.task](), arguments.seeds, arguments.limit, arguments.held_out, arguments.stock_batch_size
+            ),
+        },
     )
 
 

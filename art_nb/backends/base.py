@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 class RegisteredModel:
     """A model that a backend has loaded.
 
-    loop: the event loop that answers blocking clients. made_from: base model and config.
+    loop: the event loop that answers blocking clients. base_and_config: base model and config.
     """
 
     def __init__(self, names: PolicyNames, folder: Path):
         self.names, self.folder = names, folder
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.made_from: tuple[Any, ...] = ()
+        self.base_and_config: tuple[Any, ...] = ()
         self._counted = 0, 0.0
 
     def sampled(self) -> tuple[int, float]:
@@ -59,7 +59,7 @@ class RegisteredModel:
 
 
 def integer(name: str, value: Any, least: int) -> int:
-    """Return an option as an int. Raises: ValueError when it is not an integer from `least` that 64 bits hold."""
+    """Return an option as an int. Raises: ValueError when it is not an integer from `least` to 2**63 - 1."""
     if not hasattr(value, "__index__") or not least <= value < 2**63:
         raise ValueError(f"{name} is {value!r}: expected an integer from {least} to {2**63 - 1}")
     return int(value)
@@ -67,7 +67,7 @@ def integer(name: str, value: Any, least: int) -> int:
 
 def _list_of(kind: type, given: Any) -> list[Any]:
     """Return the items as a list. Raises: TypeError when one is not a `kind`, or `given` is a single object."""
-    alone = isinstance(given, str | Mapping | BaseModel) or not isinstance(given, Iterable)  # pydantic's iterate over fields
+    alone = isinstance(given, str | Mapping | BaseModel) or not isinstance(given, Iterable)  # BaseModel iterates over fields
     items = [] if alone else list(given)
     wrong = {type(given)} if alone else {type(each) for each in items if not isinstance(each, kind)}
     if wrong:
@@ -86,7 +86,7 @@ class FileBackend(ABC, Generic[M, R]):
 
     gpu_cost_per_hour_usd: for the metric costs/gpu. progress: called with a short text before a long operation.
 
-    Raises: ValueError when `path` is a file, or below one.
+    Raises: ValueError when `path` is a file or below one, or the cost is negative or not a number.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class FileBackend(ABC, Generic[M, R]):
             raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or existing")
         self.gpu_cost_per_hour_usd = price = gpu_cost_per_hour_usd
         if price is not None and not (isinstance(price, Real) and price >= 0):
-            raise ValueError(f"gpu_cost_per_hour_usd is {price!r}: expected US dollars, from 0")
+            raise ValueError(f"gpu_cost_per_hour_usd is {price!r}: expected US dollars, 0 or more")
         self.progress = progress or (lambda text: None)
         self.models: dict[tuple[str, str], M] = {}  # by project and name
 
@@ -145,11 +145,11 @@ class FileBackend(ABC, Generic[M, R]):
 
         Raises: ValueError when it is loaded with another base model or config; as `load`.
         """
-        key, made_from = (model.project, model.name), (model.base_model, model.internal_config)
+        key, base_and_config = (model.project, model.name), (model.base_model, model.internal_config)
         if key not in self.models:
             self.models[key] = await self.load(model)
-            self.models[key].made_from = made_from
-        if self.models[key].made_from != made_from:
+            self.models[key].base_and_config = base_and_config
+        if self.models[key].base_and_config != base_and_config:
             raise ValueError(
                 f"model {model.name!r} is loaded with another base_model or _internal_config: give this one another name, "
                 "or close the backend first"
@@ -184,7 +184,7 @@ class FileBackend(ABC, Generic[M, R]):
         art_options: learning_rate=..., kl_penalty_coef=... and other options of ART's `backend.train`.
 
         Raises, with model and files unchanged:
-            ValueError: the groups cannot be trained on; the message names the trajectory. TypeError: they are no groups.
+            ValueError: the groups cannot be trained on; the message names the trajectory. TypeError: they are not groups.
             FloatingPointError: loss or weights are not finite.
         """
         config = TrainConfig.of(config).with_art_options(art_options)
@@ -205,7 +205,7 @@ class FileBackend(ABC, Generic[M, R]):
     async def log_step(
         self, model: TrainableModel, request: StepRequest, result: TrainResult, checkpoint: Path | None = None
     ) -> dict[str, Any]:
-        """Append the row of a step that was taken in another process to history.jsonl; return the row."""
+        """Append to history.jsonl the row of a step that another process has taken; return the row."""
         loaded, split = self.loaded(model), "train" if isinstance(request.config, TrainConfig) else "sft"
         row = (summary(request.groups) if request.groups else {}) | result.metrics | loaded.rollout_metrics()
         loaded.reset_counts()

@@ -48,7 +48,7 @@ class RequestRefused(ValueError):
 class Connection:
     """Connection to one server.
 
-    url: the server's address; a final /v1, as in the base URL of OpenAI's clients, is removed. api_key: its token. patience:
+    url: the server's address; a trailing /v1, as in OpenAI clients' base URLs, is removed. api_key: its token. patience:
     seconds to retry before giving up. Raises: ValueError for an invalid address, or a token that no HTTP header can hold.
     """
 
@@ -139,7 +139,7 @@ class Retries:
             raise Unreachable(
                 f"{self._connection.url} did not answer for {self._connection.patience:g} seconds "
                 f"({str(error) or type(error).__name__}). Is the server running, and is this its address? Nothing is lost: "
-                "run the same again once it answers."
+                "run the same code again once it answers."
             ) from error
         await asyncio.sleep(self._seconds)
         self._seconds = min(2 * self._seconds, MAX_PAUSE)

@@ -144,7 +144,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return loaded
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """Return an OpenAI client that samples in this process: the latest policy, any kept one, or the base model."""
+        """Return an OpenAI client that samples in this process from the latest policy, any kept one, or the base model."""
         names = lambda: self.loaded(model).names.names()  # noqa: E731
         return InProcessClient(partial(self.answer, model), names, self.loaded(model).loop)
 

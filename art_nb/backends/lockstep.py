@@ -1,8 +1,8 @@
 """Lockstep sampling: a client in another process gets the same batches as rollouts in the sampler's process would.
 
 The client collects every request that its rollouts make between two forwards and sends them as one exchange. The reply
-holds the answers that became ready in one forward, in their order. The sampler then waits for the client's next exchange,
-for at most `patience` seconds, unless it has requests of another client, which must not wait for a slow one. A single
+holds the answers that became ready in one forward, in completion order. The sampler then awaits the client's next exchange,
+for at most `patience` seconds, unless it has requests from another client, which must not wait for a slow one. A single
 client's requests are therefore sampled in the same batches as in process, and its rollouts are identical, token for token.
 
 Exchanges are numbered. One that is sent again because its reply was lost gets the same reply, even when later ones have
@@ -97,7 +97,7 @@ class LockstepClient:
         self._cancelled: list[int] = []
 
     async def create(self, **parameters: Any) -> ChatCompletion:
-        """Answer a chat completion request. Raises: RequestError if refused, InternalServerError if it fails; as `send`."""
+        """Answer a chat request. Raises: RequestError if refused, InternalServerError if it fails, or as `send` does."""
         key, gathering, request = next(self._ids), outermost(), _json_parameters(parameters)
         if gathering is not None and gathering not in self._gatherings:
             if not any(other.in_flight for other in self._gatherings):
@@ -149,7 +149,7 @@ class LockstepClient:
                 if not (sent or answers or self._open or self._new or self._cancelled):
                     return
         except Exception as error:
-            await cancel(sent)  # before failing the futures: a caller's new request would find no driver during this await
+            await cancel(sent)  # before failing the futures: a request made during this await would start no driver
             sent.clear()
             for future in self._futures.values():
                 if not future.done():
@@ -188,7 +188,7 @@ def _json_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _client_error(status: int, error: dict[str, Any]) -> Exception:
-    """Return the exception for an error of the other side: RequestError below 500, as in process."""
+    """Return the exception for an error from the other side: RequestError below 500, as in process."""
     if status < 500:
         return RequestError(error["message"])
     response = httpx.Response(status, request=httpx.Request("POST", URL))

@@ -104,7 +104,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return f"{self.connection.url}/v1", self.connection.api_key
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """Return an OpenAI client that samples on the server: the latest policy, any kept one, or the base model."""
+        """Return an OpenAI client that samples on the server from the latest policy, any kept one, or the base model."""
         return remote_client(lambda **request: self.lockstep_client(model).create(**request), self.connection)
 
     def lockstep_client(self, model: TrainableModel) -> LockstepClient:
@@ -200,7 +200,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         the call is repeated, after a kill for example, it reuses the episodes that have already run.
 
         Args:
-            scenarios: arguments of the workers' rollout, which JSON can hold.
+            scenarios: JSON-serialisable arguments of the workers' rollout.
             seed: for all sampling, combined with the step and the episode's place in the batch.
             every: seconds between two polls.
         """

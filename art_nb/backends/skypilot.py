@@ -1,7 +1,7 @@
 """SkyPilotBackend: rents a machine through SkyPilot, starts `art-nb serve` on it, and trains there as a RemoteBackend.
 
-SkyPilot is called by its command `sky`, so it can be installed in an environment of its own, as its documentation recommends
-(`uv tool install skypilot`, or pipx): it needs other versions of some packages than this library.
+SkyPilot is called through its command `sky`, so it can be installed in an environment of its own, as its documentation
+recommends (`uv tool install skypilot`, or pipx): it needs other versions of some packages than this library.
 
 `resources={"infra": ...}` selects where SkyPilot rents: "k8s", "slurm", "aws", ...; its documentation describes access.
 """
@@ -47,9 +47,9 @@ def server_task(
     Raises: ValueError when `gpu` and `resources`, or `base_models`, are missing, or `art_version` is invalid.
     """
     if gpu is None and resources is None:
-        raise ValueError('gpu and resources are missing: give what to rent, e.g. gpu="H100" or resources={"cpus": "8+"}')
+        raise ValueError('gpu and resources are missing: pass one of them, e.g. gpu="H100" or resources={"cpus": "8+"}')
     if not base_models:
-        raise ValueError('base_models is empty: name the models that the server may train, as {"qwen": "Qwen/Qwen3-0.6B"}')
+        raise ValueError('base_models is empty: name the models that the server may train, e.g. {"qwen": "Qwen/Qwen3-0.6B"}')
     served = " ".join(shlex.quote(f"{name}={source}") for name, source in base_models.items())
     wanted = dict(resources or {}) | ({"accelerators": gpu if ":" in gpu else f"{gpu}:1"} if gpu else {})
     sent, package = _package(art_version)
@@ -119,8 +119,8 @@ class SkyPilotBackend(RemoteBackend):
             base_models: required: the models that the server may train, by name: hub names, or folders on the machine,
                 relative to `art_version` if that is a folder.
 
-        Raises: FileNotFoundError: no command `sky`. ValueError: as `server_task`. RuntimeError: SkyPilot failed, or the
-        server did not start; the message has the output. A machine that was rented stays rented.
+        Raises: FileNotFoundError: no command `sky`. ValueError: as `server_task`. RuntimeError: SkyPilot failed (the
+        message has its output), or the server did not start. A machine that was rented stays rented.
         """
         found = sky or shutil.which("sky")
         if found is None:

@@ -52,7 +52,7 @@ def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000,
 
 
 def environment(api_key: str) -> dict[str, str]:
-    """Return the variables of vLLM's environment. api_key: the `VllmBackend`'s; other users cannot see it there."""
+    """Return the variables of vLLM's environment. api_key: the `VllmBackend`'s; unlike an argument, others can't see it."""
     return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_API_KEY": api_key}
 
 

@@ -1,10 +1,10 @@
-"""Play any environment of TRL's `environment_factory` contract with a model behind a chat client.
+"""Play any environment that follows TRL's `environment_factory` contract with a model behind a chat client.
 
 The contract: `reset(**row)` returns the text after the prompt; every other public method is a tool, with type hints and a
 Google docstring; `get_reward()` returns the reward. Properties are not tools, and four of them are read here if they exist:
 
-- `over`: True once the episode has ended. Without it the episode ends, as in TRL, when the model answers without a call.
-- `plain_tool`: name of the tool, of one parameter, that receives an answer without a call.
+- `over`: True once the episode has ended. An answer without a call also ends it, as in TRL, unless there is a `plain_tool`.
+- `plain_tool`: name of the one-parameter tool that receives an answer without a call.
 - `metrics`: a dict of numbers to chart.
 - `progress`: a number whose changes are the turn rewards; by default the reward.
 
@@ -129,7 +129,7 @@ class _Episode:
         if not hasattr(self.environment, "__exit__"):
             return
         leave = partial(self.environment.__exit__, None, None, None)
-        await self.calls.settle(GRACE)
+        await self.calls.wait(GRACE)
         if self.calls.hangs:
             self.calls.call_later(leave)
         else:
@@ -171,7 +171,7 @@ async def rollout_environment(
     client: `AsyncOpenAI`, `model.openai_client()` or another with `chat.completions.create`. model: its name in requests.
     environment_factory: as for TRL; called once, for this episode alone.
     row: a dataset row, passed to `reset`. prompt: its messages; what `reset` returns is appended to the last one.
-    max_turns: limit on the model's answers. timeout: seconds for each call of the environment; None: no limit, which
+    max_turns: limit on the model's answers. timeout: seconds for each call to the environment; None: no limit, which
         is faster, for environments that you trust. max_observation: characters of an observation that the model sees.
     turn_rewards: also store a reward for each answer, the change of the environment's `progress`.
     request: other parameters of each request, such as `temperature`. `tools=None` offers no tools, for a model without tool
@@ -180,8 +180,8 @@ async def rollout_environment(
     metrics: the environment's; `turns`; `tool_failures` (calls that were malformed or raised; the model reads why);
     `out_of_turns`.
 
-    Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns a value that is not text, or
-    changes its tools: with `max_exceptions`, gather records it and continues. Any exception of the client.
+    Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns neither text nor JSON, or
+    changes its tools: with `max_exceptions`, gather records it and continues. Any exception from the client.
     """
     if max_turns < 1:
         raise ValueError(f"max_turns is {max_turns}: expected 1 or more")

@@ -39,7 +39,7 @@ class ToolEpisode:
 
     def __init__(self, max_turns: int):
         if not hasattr(max_turns, "__index__") or max_turns < 1:
-            raise ValueError(f"max_turns is {max_turns!r}: expected an integer from 1")
+            raise ValueError(f"max_turns is {max_turns!r}: expected an integer of at least 1")
         self.max_turns = max_turns
         self.turns = self.refused = 0
         self.ended_by: str | None = None

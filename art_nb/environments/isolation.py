@@ -1,4 +1,4 @@
-"""Calls into foreign code, in the rollout's own thread and with a time limit: a call that hangs costs only one rollout."""
+"""Calls into third-party code, in the rollout's own thread, with a time limit: a call that hangs costs only one rollout."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class IsolatedCalls:
 
     @property
     def hangs(self) -> bool:
-        """Whether the last call is still running: it exceeded the limit, or the rollout was cancelled."""
+        """Whether the last call, if not async, still runs: it exceeded the limit, or the rollout was cancelled."""
         return self._last is not None and not self._last.done()
 
-    async def settle(self, seconds: float) -> None:
+    async def wait(self, seconds: float) -> None:
         """Wait for the running call, for this long at most."""
         if self._last is not None and self.hangs:
             await asyncio.wait([asyncio.wrap_future(self._last)], timeout=seconds)

@@ -37,8 +37,8 @@ class RefusedCall(Exception):
 def tool(method: Tool) -> Tool:
     """Make a method of a `ToolEpisode` one of its tools.
 
-    The method needs type hints, a Google docstring that describes each parameter, and returns what the model reads. Calling
-    the decorated method counts as a turn, like `call` with the tool's name.
+    The method needs type hints and a Google docstring that describes each parameter, and returns what the model reads.
+    Calling the decorated method counts as a turn, like `call` with the tool's name.
 
     Raises: TypeError for a parameter without a type hint, ValueError for one without a description.
     """

@@ -79,7 +79,7 @@ class Checkpoint:
         return found
 
     def conversations(self, most: int) -> list[list[dict[str, Any]]]:
-        """Return up to `most` different prompts from the logged trajectories, the latest of each split first.
+        """Return up to `most` different prompts from the logged trajectories, split by split, the latest first.
 
         A prompt is a list of messages that ends where the model's turn begins.
         """

@@ -77,7 +77,7 @@ async def deploy_model(
     """Upload a checkpoint's adapter to a provider that serves it. The checkpoint is only read.
 
     Args:
-        checkpoint_path: a checkpoint's folder, or an export `--as adapter`.
+        checkpoint_path: a checkpoint's folder, or an export made with `--as adapter`.
         step: of the checkpoint; becomes part of the deployed model's name.
         provider: "together" (key: TOGETHER_API_KEY) or "wandb" (key: WANDB_API_KEY).
         config: a TogetherDeploymentConfig (required), or a WandbDeploymentConfig or None.

@@ -31,7 +31,7 @@ def export_checkpoint(
 ) -> ParityReport:
     """Write `checkpoint` into the new folder `out`, whole or not at all. The checkpoint is only read.
 
-    Greedy answers to the model's logged prompts, and to short requests that make them 50, are compared with its own.
+    The greedy answers of the export and the checkpoint to 50 prompts (logged prompts, then short requests) are compared.
 
     Args:
         form: "adapter": PEFT's layout, which PEFT, TRL, Unsloth and vLLM load on top of the base model; "merged": an
@@ -41,9 +41,9 @@ def export_checkpoint(
     Returns: how the export's answers compare with the checkpoint's.
 
     Raises:
-        FileExistsError: `out` exists and is not empty. ValueError: llama.cpp does not support the model.
-        parity.ParityError: the export's answers differ from the checkpoint's. OSError: a file is damaged, the disk full.
-        After any of these, `out` is unchanged.
+        FileExistsError: `out` exists and is not empty. parity.ParityError: the answers differ from the checkpoint's.
+        ValueError: llama.cpp does not support the model. RuntimeError: its converter fails or cannot be downloaded.
+        OSError: a file is damaged, or the disk is full. After any of these, `out` is unchanged.
     """
     from art_nb.export.model_card import write_card
     from art_nb.export.parity import CONVERSATIONS, greedy_answers

@@ -41,6 +41,6 @@ def push_to_hub(folder: str | os.PathLike, repository: str, *, private: bool = T
             raise PermissionError(f"the hub rejects the key in HF_TOKEN for {repository} (status {status})") from None
         reason = error.server_message or error.response.reason_phrase
         raise RuntimeError(f"the hub rejects {repository} (status {status}): {reason}") from None
-    except (httpx.TransportError, OSError) as error:
-        raise ConnectionError(f"the connection to {endpoint} failed: {error}. Nothing was committed there.") from None
+    except (httpx.TransportError, ConnectionError, TimeoutError) as error:
+        raise ConnectionError(f"connection to {endpoint} failed: {error}. Retry: the hub commits all or nothing.") from None
     return f"{endpoint}/{repository}"

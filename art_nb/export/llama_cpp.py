@@ -156,7 +156,7 @@ class LlamaCpp:
     def _post(self, route: str, body: dict[str, Any]) -> Any:
         response = self._http.post(route, json=body)
         if not response.is_success:
-            raise RuntimeError(f"llama.cpp rejects a request: {response.text[:1000]}")
+            raise RuntimeError(f"llama.cpp rejected a request: {response.text[:1000]}")
         return response.json()
 
 

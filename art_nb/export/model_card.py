@@ -17,7 +17,7 @@ CONTENTS = {
 
 
 def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parity: ParityReport) -> None:
-    """Write README.md from logged and measured facts only; it names no path of this machine."""
+    """Write README.md from logged and measured facts only; it names no path on this machine."""
     on_the_hub = is_hub_name(base)
     base_name = _without_markup(base if on_the_hub else Path(base).name)
     front = [f"library_name: {LIBRARY[form]}", "tags: [reinforcement-learning, grpo, lora]"]

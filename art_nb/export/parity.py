@@ -58,7 +58,7 @@ class ParityReport:
     """Comparison over `answers` greedy answers and `tokens` equal tokens.
 
     same: identical answers. ties: answers that differ first at two tokens within `rounding` nats of each other.
-    mean, most: absolute difference of the log-probabilities, in nats.
+    mean, largest_difference: mean and largest absolute difference of the log-probabilities, in nats.
     """
 
     answers: int
@@ -66,14 +66,14 @@ class ParityReport:
     ties: int
     tokens: int
     mean: float
-    most: float
+    largest_difference: float
     rounding: float
 
     def __str__(self) -> str:
         ties = f", {self.ties} differ first at a tie of two tokens (within {self.rounding:g} nats)" if self.ties else ""
         return (
             f"{self.same} of {self.answers} greedy answers the same{ties}; log-probabilities of {self.tokens} tokens "
-            f"differ by {self.mean:.2g} on average, {self.most:.2g} at most"
+            f"differ by {self.mean:.2g} on average, {self.largest_difference:.2g} at most"
         )
 
 

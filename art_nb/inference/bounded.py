@@ -7,13 +7,13 @@ V = TypeVar("V")
 
 
 class BoundedDict(dict[K, V]):
-    """Drops the oldest entry when `d[key] = value` makes it larger than `most`."""
+    """Drops the oldest entry when `d[key] = value` makes it larger than `max_entries`."""
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_entries: int) -> None:
         super().__init__()
-        self.most = most
+        self.max_entries = max_entries
 
     def __setitem__(self, key: K, value: V) -> None:
         super().__setitem__(key, value)
-        if len(self) > self.most:
+        if len(self) > self.max_entries:
             del self[next(iter(self))]

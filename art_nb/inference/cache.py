@@ -2,8 +2,8 @@
 
 Each conversation owns a slot. A forward takes the new tokens of several slots, packed into one row without padding, and
 each token attends to its own slot. A turn therefore costs only its new tokens, and the last layer computes attention only
-for the tokens whose logits are needed. Works with causal LMs of transformers whose layers all attend, in full or in a
-window (see `training.policy.load_policy`).
+for the tokens whose logits are needed. Works with transformers' causal LMs whose layers all use full or sliding-window
+attention (see `training.policy.load_policy`).
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 ATTENTION = "art_nb_slots"
-FEW = 16  # new tokens per slot up to which slots share a padded call; decoding has at most MAX_SPECULATED + 1
+MIN_PADDED_SIZE = 16  # new tokens per slot up to which slots share a padded call; decoding has at most MAX_SPECULATED + 1
 MAX_SCORES = 2**26  # of a padded call, for one head
 MAX_MASKED = 8  # new tokens per slot up to which one masked call for unequal slots is faster than a call per slot
 
@@ -178,10 +178,10 @@ class SlotCache(Cache):
         return groups
 
     def _padded_groups(self, slots: list[int], new_counts: list[int], ends: list[int]) -> list[PaddedGroup]:
-        """Group slots by new tokens: up to `FEW`, up to twice as many, and so on; at most `MAX_SCORES` scores in a group."""
+        """Group slots by new tokens: up to `MIN_PADDED_SIZE`, up to twice that, and so on; at most `MAX_SCORES` a group."""
         begins, by_size, high = np.cumsum([0, *new_counts]), defaultdict[int, list[list[int]]](list), max(ends)
         for i, new in enumerate(new_counts):
-            groups = by_size[size := max(FEW, 1 << (new - 1).bit_length())]
+            groups = by_size[size := max(MIN_PADDED_SIZE, 1 << (new - 1).bit_length())]
             if not groups or (len(groups[-1]) + 1) * size * high > MAX_SCORES:
                 groups.append([])
             groups[-1].append(i)

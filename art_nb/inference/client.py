@@ -60,7 +60,7 @@ class _InProcess:
 
     with_options = copy
 
-    def _models(self, page: Any, options: Any) -> Any:
+    def _models_page(self, page: Any, options: Any) -> Any:
         """Return openai's page of models if they are requested, else None. Raises: RequestError for other endpoints."""
         if options.url not in ("/models", "/chat/completions"):
             raise RequestError(f"{options.url}: in process there are only chat completions and the list of models")
@@ -88,7 +88,7 @@ class InProcessClient(_InProcess, AsyncOpenAI):
 
     async def request(self, cast_to: Any, options: Any, **_: Any) -> Any:
         """Answer a request that another method of `openai.AsyncOpenAI` would send."""
-        return self._models(cast_to, options) or _parsed(options, await self._create(**_parameters(options)))
+        return self._models_page(cast_to, options) or _parsed(options, await self._create(**_parameters(options)))
 
     def blocking(self) -> OpenAI:
         """Return the same client for code that does not await."""
@@ -112,7 +112,7 @@ class BlockingClient(_InProcess, OpenAI):
         return Stream(cast_to=ChatCompletionChunk, client=self, response=_response(stream))
 
     def request(self, cast_to: Any, options: Any, **_: Any) -> Any:
-        return self._models(cast_to, options) or _parsed(options, self._create(**_parameters(options)))
+        return self._models_page(cast_to, options) or _parsed(options, self._create(**_parameters(options)))
 
 
 def _parameters(options: Any) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _parsed(options: Any, answer: Any) -> Any:
 def timeout_seconds(timeout: Any, default: Any) -> float | None:
     """Return the seconds that `timeout`, or `default` if it is not given, allows; None: no limit.
 
-    Raises: RequestError when it is not a number, an `httpx.Timeout` (its `read` counts) or None.
+    Raises: RequestError unless it is a non-negative number, an `httpx.Timeout` (its `read` counts) or None.
     """
     timeout = default if isinstance(timeout, NotGiven | Omit) else timeout
     allowed = timeout.read if isinstance(timeout, httpx.Timeout) else timeout
@@ -154,7 +154,7 @@ def timeout_seconds(timeout: Any, default: Any) -> float | None:
 
 @asynccontextmanager
 async def time_limit(seconds: float | None) -> AsyncIterator[None]:
-    """Cancel the block after this many seconds; a forward in progress is completed first. Raises: openai.APITimeoutError."""
+    """Cancel the block after this many seconds; a running forward pass completes first. Raises: openai.APITimeoutError."""
     try:
         async with asyncio.timeout(seconds) as limit:
             yield
@@ -233,7 +233,7 @@ class EventStream(httpx.AsyncByteStream):
 
     async def aclose(self) -> None:
         await self._chunks.aclose()
-        if not self._events.ag_running:  # type: ignore[attr-defined]  # else another task reads: it ends by itself
+        if not self._events.ag_running:  # type: ignore[attr-defined]  # else another task is reading: it ends by itself
             await self._events.aclose()
 
 

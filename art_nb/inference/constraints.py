@@ -32,7 +32,7 @@ class Constraint:
         allowed = (bits[:, None] >> torch.arange(8, dtype=torch.uint8) & 1).bool().flatten()[:vocabulary]
         return torch.nn.functional.pad(allowed, (0, vocabulary - len(allowed)))
 
-    def take(self, token: int) -> None:
+    def advance(self, token: int) -> None:
         """Advance by a token of the answer."""
         self._matcher.consume_token(token)
 
@@ -44,13 +44,13 @@ class Constraints:
         self._vocabulary = vocabulary
         self._compiled = lru_cache(64)(self._compile)
 
-    def of(self, options: ChatOptions) -> Constraint | None:
-        """Return the constraint of an answer, None for any answer. Raises: RequestError for an unsupported schema."""
+    def for_options(self, options: ChatOptions) -> Constraint | None:
+        """Return the constraint of an answer; None if there is none. Raises: RequestError for an unsupported schema."""
         grammar = self._grammar(options)
         return None if grammar is None else Constraint(self._compiled(grammar).deep_copy())
 
     def _grammar(self, options: ChatOptions) -> str | None:
-        """The constraint in llguidance's variant of Lark; None for any answer."""
+        """The constraint in llguidance's variant of Lark; None if there is none."""
         rules, starts = ['NEWLINE: "\\n"'], []
         if not options.must_call:
             if options.response_format is None:

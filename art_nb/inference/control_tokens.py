@@ -20,8 +20,8 @@ from art_nb.inference.provenance import TaintedStr
 class ControlTokens:
     """The control tokens of a tokenizer: all that were added to its vocabulary, flagged special or not.
 
-    Added tokens of at most one visible character do not count, because no template uses them as markers: runs of spaces
-    (Gemma, Phi) and single letters (DeepSeek).
+    Added tokens of at most one visible character do not count unless flagged special, because no template uses them as
+    markers: runs of spaces (Gemma, Phi) and single letters (DeepSeek).
 
     size: the vocabulary's. templates: compiled with these tokens, by source. verified: sources that `verify_template`
     accepted.
@@ -74,7 +74,7 @@ class ControlTokens:
             place = f"the end of {text[max(0, error.start - 30) : error.start + 1]!a}"
             raise RequestError(f"a lone surrogate, which is not valid text, at {place}: replace it") from error
         if self._secret in text:
-            raise RequestError("messages: they contain a secret of this process, drawn at random when it started")
+            raise RequestError("messages: they contain a secret of this process, drawn at random")
         parts: list[str] = []
         at = 0
         for run in re.finditer(b"\1+", mask):

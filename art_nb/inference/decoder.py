@@ -22,7 +22,7 @@ from art_nb.rollouts.gathering import drain_event_loop
 
 MIN_REPEATS = 3  # times in a row that a token must have followed the same two tokens to be proposed
 MAX_SPECULATED = 8  # tokens
-PAUSE = 0.1  # seconds up to which the time between an answer and the next request counts as sampling
+PAUSE = 0.1  # seconds; a shorter gap between an answer and the next request counts as sampling time
 
 
 class Decoder:
@@ -31,7 +31,7 @@ class Decoder:
     waiting, active: generations; tokens_sampled, seconds: totals since the start. cache_tokens: see `Slots.admit`.
     threads: maximum number of torch threads during a forward; None: torch's setting.
     before_forward: awaited before each forward; lets callers submit further generations to the batch.
-    on_submit: called when generations were submitted.
+    on_submit: called after generations are submitted.
     on_reset: called when all generations are dropped after a failure.
     """
 
@@ -62,7 +62,7 @@ class Decoder:
 
 
 class BatchDecoder(Decoder):
-    """Decodes generations in this process, all that are in progress in one batch."""
+    """Decodes in this process, with all generations in progress in one batch."""
 
     def __init__(self, model: Any, slots: int):
         super().__init__()
@@ -193,7 +193,7 @@ class BatchDecoder(Decoder):
                 self._accept(generation, own)
 
     def _masked(self, generations: list[Generation], logits: torch.Tensor) -> torch.Tensor:
-        """Set the logits of tokens that a constraint forbids to -inf. A constraint that fails ends its generation."""
+        """Set to -inf the logits of tokens that a constraint forbids. A constraint that fails ends its generation."""
         if not any(generation.constraint for generation in generations):
             return logits
         masked, row = logits.clone(), 0

@@ -62,7 +62,7 @@ class Generation:
         self.tokens.append(token)
         self.logprobs.append(logprob)
         if self.constraint:
-            self.constraint.take(token)
+            self.constraint.advance(token)
         if self.options.logprobs:
             alternatives = [TopLogprob(**self._described(*each)) for each in top]
             detail = ChatCompletionTokenLogprob(**self._described(token, logprob), top_logprobs=alternatives)

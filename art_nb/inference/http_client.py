@@ -11,7 +11,7 @@ from openai.types.chat.chat_completion import Choice
 from art_nb.inference.chat import SAMPLING_FIELDS
 from art_nb.trajectories.recording import auto_trajectory, record
 
-TIMEOUT = 1200  # seconds; one of many rollouts may wait long for its turn at the server
+TIMEOUT = 1200  # seconds; one of many rollouts may wait a long time for its turn at the server
 
 
 def http_client(base_url: str, api_key: str) -> AsyncOpenAI:
@@ -57,7 +57,7 @@ def _record(response: httpx.Response) -> None:
 
 def _streamed(events: str) -> Choice:
     """Assemble the first choice of a stream of server-sent events, with our sampler's additional fields."""
-    from openai.lib.streaming.chat import ChatCompletionStreamState  # not imported by openai itself
+    from openai.lib.streaming.chat import ChatCompletionStreamState  # `import openai` does not import it
 
     state = ChatCompletionStreamState()
     sampling: dict[str, Any] = {}

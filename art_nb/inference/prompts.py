@@ -18,7 +18,7 @@ from art_nb.inference.chat_template import CALL, CALLING, RESULT, USER, ChatTemp
 from art_nb.inference.control_tokens import control_tokens
 
 MAX_CONVERSATIONS = 4096  # that are remembered
-MAX_SAME = 1024  # of these with the same text
+MAX_CONVERSATIONS_PER_TEXT = 1024  # of these with the same text
 MAX_PIECES = 16384  # rendered messages of one template
 MAX_TEMPLATES = 64  # one for each set of tools and arguments
 SYSTEM, ANSWER = {"role": "system", "content": "b"}, {"role": "assistant", "content": "c"}
@@ -194,6 +194,6 @@ class PromptEncoder:
         if cut >= 0 and text.startswith(prompt):
             same = self._answered.setdefault(text[:cut], [])
             same.append(AnsweredConversation(ids, slot))
-            del same[:-MAX_SAME]
+            del same[:-MAX_CONVERSATIONS_PER_TEXT]
             if len(self._answered) > MAX_CONVERSATIONS:
                 del self._answered[next(iter(self._answered))]

@@ -1,7 +1,7 @@
 """Taint tracking for chat templates: which characters the template wrote, and which come from its input.
 
 A template runs unchanged, but each string literal in it is a `TaintedStr`, and the operations on these keep track of the
-template's characters. Everything else counts as input, also the result of an operation that is not tracked.
+template's characters. Everything else counts as input, including the result of an operation that is not tracked.
 """
 
 import operator

@@ -1,6 +1,6 @@
 """Sampling of chat completions for agents: from a request in OpenAI's format to its completion.
 
-Every request names the policy that answers it. Policies that share a model share its forwards, and keys and values are
+Every request names the policy that answers it. Policies that share a model share its forward passes, and keys and values are
 kept across turns. A request's draws are seeded by the policy, the prompt and how many times this prompt was sampled
 before, so the same run gives the same rollouts.
 """
@@ -114,7 +114,7 @@ class Sampler:
                 f"the conversation has {len(prompt)} tokens and the answer needs {options.max_tokens or 1}, together more "
                 f"than the model's context of {self.context}: shorten the conversation or lower max_tokens"
             )
-        constraints = [self.constraints.of(options) for _ in range(options.n)]
+        constraints = [self.constraints.for_options(options) for _ in range(options.n)]
         key = keys.issue(policy.seed, options.seed, template.control.readable(text), occurrence, min_occurrence)
         if previous:
             previous.continued += 1

@@ -39,7 +39,7 @@ class Slots:
         A prefix of the prompt that some slot holds is not computed again. active: generations that have a slot. most_tokens:
         the maximum size of the cache, which is slots times the longest conversation; None: no limit.
         """
-        # Continued conversations come first, so that each finds its slot unchanged. Those of a policy get adjacent slots.
+        # Continued conversations come first, so that each finds its slot unchanged. Those of one policy get adjacent slots.
         queue = sorted(waiting, key=lambda generation: (generation.previous_slot is None, generation.policy.name))
         if len({generation.client for generation in queue}) > 1:
             queue = _in_turns(queue, active)

@@ -98,7 +98,7 @@ class Chunks:
         for generation in self._generations:
             generation.cancel()
         self._new.set()
-        if not self._chunks.ag_running:  # type: ignore[attr-defined]  # else another task reads: it ends by itself
+        if not self._chunks.ag_running:  # type: ignore[attr-defined]  # else another task is reading: it ends by itself
             await self._chunks.aclose()
 
     def _on_done(self, done: asyncio.Future) -> None:

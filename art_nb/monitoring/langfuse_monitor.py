@@ -1,6 +1,6 @@
 """`LangfuseMonitor`: a Langfuse trace per trajectory, with a span and a generation per turn, and the reward as a score.
 
-OpenTelemetry makes the spans, with the attribute names of Langfuse's SDK, and this module posts them to its OTLP endpoint;
+OpenTelemetry makes the spans, with the Langfuse SDK's attribute names; this module posts them to Langfuse's OTLP endpoint;
 scores go through the SDK's API client. The SDK's own tracer can't be used: its spans start when they are made, after the
 rollouts have ended, and all code in a process that uses the same key shares it.
 """
@@ -100,7 +100,7 @@ def _check(status: int) -> None:
     if status in (401, 403):
         raise ServiceRejected(f"it rejects the key (HTTP {status})")
     if status == 429 or status >= 500:
-        raise ServiceUnavailable(f"it answers HTTP {status}")
+        raise ServiceUnavailable(f"it returns HTTP {status}")
     if status >= 300:
         raise RuntimeError(f"it rejects the request (HTTP {status})")
 
@@ -212,7 +212,7 @@ class _Trace:
 
 
 def _messages(turns: list[dict[str, Any]]) -> str:
-    """Return turns as a JSON list of OpenAI's messages."""
+    """Return turns as a JSON list of OpenAI messages."""
     messages = []
     for turn in turns:
         calls = [{"type": "function", "function": call} for call in turn.get("tool_calls", ())]

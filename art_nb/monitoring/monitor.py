@@ -82,7 +82,7 @@ class Monitor:
     """
 
     service = ""  # name for messages
-    package = ""  # the required package, if one is; also the name of art-nb's extra
+    package = ""  # the required package, if any; also the name of art-nb's extra
 
     def __init__(self, *, patience: float = 10.0, backlog: int = 64):
         if self.package and find_spec(self.package) is None:

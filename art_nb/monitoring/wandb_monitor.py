@@ -7,12 +7,12 @@ import secrets
 import time
 from typing import Any
 
-from art_nb.metrics import SUMMED
+from art_nb.metrics import CUMULATIVE_SECTIONS
 from art_nb.monitoring.monitor import LogEntry, Monitor
 from art_nb.storage.run_log import trajectory_table
 from art_nb.trajectories.records import turn_text
 
-SECTIONS = (*SUMMED, "throughput")  # metrics in these sections get no split prefix, as in ART
+SECTIONS = (*CUMULATIVE_SECTIONS, "throughput")  # metrics in these sections get no split prefix, as in ART
 
 OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of a record that are not table cells
 
@@ -20,8 +20,8 @@ OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of 
 class WandbMonitor(Monitor):
     """Logs to Weights & Biases under ART's names: "train/reward", "val/reward", ..., over "training_step".
 
-    With a key it logs to the service, without one to files, {model's folder}/wandb/offline-run-*: `wandb leet` displays and
-    `wandb sync` uploads them. If the service is unreachable when the run starts, it logs to files.
+    With a key it logs to the service; without one, to files in {model's folder}/wandb/offline-run-*, which `wandb leet`
+    displays and `wandb sync` uploads. If the service is unreachable when the run starts, it logs to files.
 
     W&B receives the platform, the Python version and the imported libraries that it recognises; no code or system load.
 
@@ -31,7 +31,7 @@ class WandbMonitor(Monitor):
         base_url: of a self-hosted server; None: WANDB_BASE_URL, else the public service.
         trajectories: log "trajectories/{split}", a table with a row per trajectory and its conversation as plain text.
         checkpoints: log each checkpoint as an artifact of type "model", "{model}-checkpoint:step{step}".
-        answer_in: timeout in seconds for starting the run.
+        start_timeout: timeout in seconds for starting the run.
         patience, backlog: see `Monitor`.
     """
 
@@ -45,7 +45,7 @@ class WandbMonitor(Monitor):
         base_url: str | None = None,
         trajectories: bool = True,
         checkpoints: bool = False,
-        answer_in: float = 20.0,
+        start_timeout: float = 20.0,
         patience: float = 10.0,
         backlog: int = 64,
     ):
@@ -56,7 +56,7 @@ class WandbMonitor(Monitor):
             raise ValueError(f"mode is {mode!r}: expected 'online' or 'offline'")
         if mode == "online" and not key:
             raise ValueError("mode 'online' needs a key: give api_key, or set WANDB_API_KEY")
-        self.mode, self.base_url, self.answer_in = mode, base_url, answer_in
+        self.mode, self.base_url, self.start_timeout = mode, base_url, start_timeout
         self.trajectories, self.checkpoints = trajectories, checkpoints
         self.secrets = [key] if key else []
         self._runs: dict[tuple[str, str], Any] = {}
@@ -68,7 +68,7 @@ class WandbMonitor(Monitor):
         values: dict[str, Any] = {
             name if name.split("/")[0] in SECTIONS else f"{entry.split}/{name}": value
             for name, given in entry.row.items()
-            for value in (given.item() if hasattr(given, "item") else given,)  # a scalar of numpy or torch
+            for value in (given.item() if hasattr(given, "item") else given,)  # a numpy or torch scalar
             if isinstance(value, int | float)
         }
         if self.trajectories and entry.trajectories:
@@ -109,12 +109,12 @@ class WandbMonitor(Monitor):
         base_url = {"base_url": self.base_url} if self.base_url else {}
         settings = wandb.Settings(
             mode=mode, api_key=self.secrets[0] if mode == "online" else None, root_dir=str(entry.folder),
-            init_timeout=self.answer_in, login_timeout=self.answer_in, x_graphql_retry_max=3, finish_timeout=self.patience,
+            init_timeout=self.start_timeout, login_timeout=self.start_timeout, x_graphql_retry_max=3,
             console="off", silent=True, disable_git=True, disable_code=True, save_code=False, disable_job_creation=True,
             x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False, host="",
-            **base_url,
+            finish_timeout=self.patience, **base_url,
         )  # fmt: skip
-        # An online run resumes under its id, as in ART; each offline file is a run of its own until `wandb sync`.
+        # An online run resumes under its id, as in ART; each offline file is a run of its own (see `wandb sync --id`).
         online, suffix = mode == "online", "" if mode == "online" else f"-{secrets.token_hex(4)}"
         run = wandb.init(
             project=entry.project, entity=entry.entity, name=entry.model, id=(entry.run or entry.model) + suffix,

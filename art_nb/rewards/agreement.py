@@ -1,4 +1,4 @@
-"""Agreement of two scorings of the same trajectories, and means over groups with bootstrap intervals."""
+"""Agreement between two scorings of the same trajectories, and means over groups with bootstrap intervals."""
 
 from __future__ import annotations
 

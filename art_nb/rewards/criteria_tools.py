@@ -1,6 +1,6 @@
 """Criteria for any tool-calling agent, computed from the conversation alone.
 
-They can't tell a right answer from a wrong one: a task that can should register its own criteria (`rubric.register`).
+They can't tell a right answer from a wrong one: a task that can do so should register its own criteria (`rubric.register`).
 """
 
 import json
@@ -38,7 +38,7 @@ def efficiency(trajectory: Trajectory) -> tuple[float, str]:
 
 
 def completeness(trajectory: Trajectory) -> tuple[float, str]:
-    """1 when the conversation ends with an answer of the agent, 0.5 when it ends otherwise, 0 when it is empty."""
+    """1 when the conversation ends with an answer from the agent, 0.5 when it ends otherwise, 0 when it is empty."""
     if _final_answer(trajectory):
         return 1.0, "it ends with an answer"
     return 0.5 if trajectory.messages() else 0.0, "it ends without an answer"

@@ -113,8 +113,8 @@ class LLMJudge:
             raise ValueError(f"LLMJudge: {limits}; expected 1 or more.")
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
-        """Return the scores of the model, or of the cache."""
-        tokens = self._max_prompt_tokens(len(trajectories))
+        """Return the scores from the model, or from the cache."""
+        tokens = self._max_prompt_tokens(trajectories)
 
         def make_prompt(tokens: int) -> JudgePrompt:
             try:
@@ -162,10 +162,10 @@ class LLMJudge:
         params = {name: value for name, value in self.params.items() if name != "timeout"}
         return {"response_format": response_format(prompt.shown), **params}
 
-    def _max_prompt_tokens(self, attempts: int) -> int:
+    def _max_prompt_tokens(self, trajectories: Sequence[Trajectory]) -> int:
         """Return the context length minus the tokens reserved for the answer."""
         known = self.context_tokens or (context_tokens(self.model) if self.client is None else None)
-        answer = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * attempts
+        answer = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * len(trajectories)
         return (known or UNKNOWN_CONTEXT) - answer
 
     def _cache_file(self, prompt: JudgePrompt, sample: int) -> Path | None:

@@ -37,7 +37,7 @@ async def ruler(
 
     Args:
         message_lists: the conversations, each a list of messages.
-        judge_model: LiteLLM's name of a model ("openai/o3", "anthropic/...", "ollama/...", "hosted_vllm/..."), or a
+        judge_model: a model name of LiteLLM's ("openai/o3", "anthropic/...", "ollama/...", "hosted_vllm/..."), or a
             judge: `LLMJudge(...)` for a model with options, `RubricJudge(...)` without a model.
         extra_litellm_params: further arguments of the request (temperature, api_base, ...).
         rubric: instructions for scoring; ignored by `RubricJudge`.

@@ -28,7 +28,7 @@ class _Interrupted(BaseException):
 
 
 async def wrap_interrupt(awaitable: Awaitable[T]) -> T:
-    """Await inside a task; an interrupt leaves it wrapped, for `unwrap_interrupt`."""
+    """Await inside a task; re-raise an interrupt wrapped, for `unwrap_interrupt`."""
     try:
         return await awaitable
     except (KeyboardInterrupt, SystemExit) as interrupt:
@@ -79,7 +79,7 @@ class Gathering:
     total: expected rollouts.
     max_exceptions: failures to tolerate: a count, or a share of `total` if between 0 and 1.
     max_metrics: number of metrics that the bar shows; None: all.
-    advance: whether each finished rollout advances the bar; batches advance theirs by `step`.
+    advance: whether each finished rollout advances the bar; False: the caller advances it once per batch, with `step`.
     """
 
     def __init__(

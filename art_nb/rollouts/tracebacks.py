@@ -1,4 +1,4 @@
-"""Short tracebacks: the frames of the user's code and the message, without those of this package and asyncio."""
+"""Short tracebacks, without the frames of this package and asyncio."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ LIBRARIES = ("<frozen ", *(os.path.join(folder, "") for folder in (PACKAGE, *INS
 class ShortTraceback:
     """A context manager that shortens the traceback of an exception that leaves its block, and those of its causes.
 
-    Keeps the user's frames and the raising one. For an interrupt, which may occur anywhere (KeyboardInterrupt, or
-    the CancelledError that Jupyter turns it into), it removes the frames of every library, including the last.
+    Removes the frames of this package and asyncio, except the last. For an interrupt, which may occur anywhere
+    (KeyboardInterrupt, or the CancelledError that Jupyter turns it into), it removes all libraries' frames, even the last.
     `error.full_traceback` keeps all: `traceback.print_tb(sys.last_value.full_traceback)`.
 
     Inside a rollout it does nothing: the outer gather call records the full traceback.

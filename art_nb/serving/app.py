@@ -47,7 +47,7 @@ def make_app(settings: Settings, token: AccessToken) -> FastAPI:
     app = FastAPI(
         title="art_nb", version=version("art-nb"), lifespan=lifespan, docs_url=None, redoc_url=None,
         dependencies=[Depends(HTTPBearer(auto_error=False))],  # only for the OpenAPI document: the guard authenticates
-        responses={401: {"description": "no token"}, 413: {"description": "too long"}, 429: {"description": "too many"}},
+        responses={401: {"description": "unauthorized"}, 413: {"description": "too long"}, 429: {"description": "too many"}},
     )  # fmt: skip
     metrics = ServerMetrics(state)
     app.add_middleware(metrics.middleware)

@@ -67,7 +67,7 @@ class BackendThread:
                 available.clear()
                 finished = pumping.done()
                 new: list[T] = []
-                while unread:  # to the end: else the producer could pause at MAX_BUFFERED without being counted here
+                while unread:  # until empty: else the producer could pause while `new` is too short to resume it
                     new.append(unread.popleft())
                 if new:
                     if len(new) >= MAX_BUFFERED:

@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on connections, and on the time for headers and body, even without the token.
+"""uvicorn's HTTP protocol, with limits on connections and on header and body times, for clients without the token too.
 
 `guard` sees a request when its headers are complete. A client without the token could otherwise hold sockets open without
 sending a request, until the process has no file descriptor left for its owner.
@@ -17,7 +17,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEADER_SECONDS = 10.0  # for the headers of a request, from its first byte, and for the first byte of a connection
+HEADER_SECONDS = 10.0  # for a request's headers, from its first byte; for the first request, from the connection's start
 BODY_RATE = 4096  # bytes per second at which a body must arrive, on average over HEADER_SECONDS
 MAX_CONNECTIONS = 2000
 RESERVED = 128  # file descriptors for everything but connections
@@ -27,7 +27,7 @@ REPEATED = ("socket.accept() out of system resource", "Invalid HTTP request rece
 
 
 def max_connections() -> int:
-    """Return the number of connections to hold open: below the process's limit of open files."""
+    """Return the number of connections to hold open: below the process's limit on open files."""
     if not hasattr(os, "sysconf"):  # Windows, which has no such limit
         return MAX_CONNECTIONS
     files = os.sysconf("SC_OPEN_MAX")
@@ -44,7 +44,7 @@ def network(address: str) -> str:
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection. If too many are open, the network with most idle or unauthenticated ones loses the oldest of them."""
+    """One connection. If too many are open, the network with the most idle or unauthenticated ones loses the oldest."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

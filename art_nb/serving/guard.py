@@ -1,7 +1,7 @@
 """Authentication and limits, as middleware in front of every route, so that no route can lack them.
 
 Without the token, a client learns only that a server is running. The first line that matches a request determines the
-response, whatever else the request contains and whether the route exists (tests/serving/test_server_stranger.py):
+response, whatever else the request contains and whether or not the route exists (tests/serving/test_server_stranger.py):
 
     GET   /healthz  200 {"status":"ok"}
     *     /healthz  405 {"detail":"Method Not Allowed"}
@@ -35,7 +35,7 @@ from art_nb.serving.connections import AUTHENTICATED, network
 from art_nb.serving.settings import Settings
 from art_nb.serving.tokens import AccessToken
 
-# The login page submits the login code in an address that ends in #code=..., which browsers do not send themselves.
+# The login page reads the login code from its address (#code=...), a part that browsers do not send, and submits it.
 LOGIN = Path(__file__).with_name("ui").joinpath("login.html").read_bytes()
 _DIGESTS = [hashlib.sha256(script).digest() for script in re.findall(rb"<script>(.*?)</script>", LOGIN, re.DOTALL)]
 SCRIPT_HASH = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in _DIGESTS)
@@ -86,7 +86,7 @@ class Guard:
                 del self._in_flight[client]
 
     def _check(self, scope: Scope, headers: dict[bytes, str], client: ClientKey, is_foreign: bool) -> None:
-        self._take_token(client)
+        self._take_from_bucket(client)
         if is_foreign:
             raise StatusError(403, "this origin is not allowed; add it to the server's --origins")
         if self._in_flight[client] >= self.settings.concurrency:
@@ -104,7 +104,7 @@ class Guard:
     def _max_body(self, scope: Scope) -> int:
         return MAX_PUBLIC_BODY if scope["path"] in PUBLIC_PATHS else self.settings.max_body
 
-    def _take_token(self, client: ClientKey) -> None:
+    def _take_from_bucket(self, client: ClientKey) -> None:
         """Take one request from the client's token bucket. Raises: StatusError when it is empty."""
         now, rate = time.monotonic(), self.settings.rate
         burst = max(1.0, 2 * rate)

@@ -31,11 +31,11 @@ class ModelRegistry:
     """Models by project and name.
 
     backend: stores, samples and trains them. on_load: called with each model that is loaded.
-    most: models loaded at once.
+    max_loaded: number of models that may be loaded at once.
     """
 
-    def __init__(self, backend: LocalBackend, on_load: Callable[[LoadedModel], None], most: int = 32) -> None:
-        self.backend, self._on_load, self.most = backend, on_load, most
+    def __init__(self, backend: LocalBackend, on_load: Callable[[LoadedModel], None], max_loaded: int = 32) -> None:
+        self.backend, self._on_load, self.max_loaded = backend, on_load, max_loaded
         self.specs: dict[tuple[str, str], ModelSpec] = {}
         self._loaded: dict[tuple[str, str], TrainableModel] = {}
         for path in backend.path.glob(f"*/models/*/{FILE}"):
@@ -81,8 +81,8 @@ class ModelRegistry:
         if self.specs.get(spec.key, spec) != spec:
             raise StatusError(409, f"model {spec.name!r} exists with another base model or config: choose another name")
         if spec.key not in self._loaded:
-            if len(self._loaded) >= self.most:
-                raise StatusError(409, f"{self.most} models are loaded: raise --models, or restart the server")
+            if len(self._loaded) >= self.max_loaded:
+                raise StatusError(409, f"{self.max_loaded} models are loaded: raise --models, or restart the server")
             config: Any = spec.config.model_dump(exclude_none=True)
             model: TrainableModel = TrainableModel(
                 name=spec.name, project=spec.project, base_model=spec.base_model, _internal_config=config

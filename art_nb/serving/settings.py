@@ -1,4 +1,4 @@
-"""Settings of `art-nb serve` and `art-nb worker`: from options, ART_NB_... variables, or a file `.env`."""
+"""Settings of `art-nb serve` and `art-nb worker`: from options, ART_NB_... variables, or a `.env` file."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Settings(CommandSettings):
             folder = Path(source)
             if not name or not source or not (folder.is_dir() or HUB_NAME.fullmatch(source)):
                 found = f"{name}={source}" if source else name
-                raise ValueError(f"{found}: expected NAME=FOLDER of an existing folder, or NAME=HUB_NAME, e.g. {EXAMPLE}")
+                raise ValueError(f"{found}: expected NAME=FOLDER, an existing folder, or NAME=HUB_NAME, e.g. {EXAMPLE}")
             if folder.is_dir() and not holds_model(folder):
                 raise ValueError(f"{name}={source}: the folder has neither config.json (a model) nor adapter_config.json")
         return given

@@ -126,7 +126,7 @@ class ForkRequest(Strict):
 def read_step_data(request: TrainRequest | TrainSFTRequest, vocabulary: int, context: int) -> list[Any]:
     """Validate the groups or the demonstrations of a request. vocabulary, context: the model's, in tokens.
 
-    Raises: ValueError if they have the wrong form, or hold tokens that the model cannot have; it names the trajectory.
+    Raises: ValueError if they have the wrong form, or invalid tokens (the message then names the trajectory).
     """
     on_groups = isinstance(request, TrainRequest)
     given = request.groups if isinstance(request, TrainRequest) else request.trajectories

@@ -72,7 +72,7 @@ class ServerState:
         decoder = loaded.sampler.decoder
         self.sessions.attach(decoder)
         decoder.cache_tokens = self.settings.cache_tokens
-        # The forward of a small model is many short products, after each of which its threads wait for each other. On all
+        # A small model's forward pass is many short matrix products; after each, its threads wait for each other. On all
         # cores they would compete with the event loops of server and clients, so they leave one (`benchmarks.server`).
         if loaded.policy.device.type == "cpu" and loaded.policy.parameters < SMALL_MODEL:
             decoder.threads = max(1, (os.cpu_count() or 1) - 1)

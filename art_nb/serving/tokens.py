@@ -53,7 +53,7 @@ class AccessToken:
 
 
 class LoginCodes:
-    """Codes that log a browser in once, within CODE_SECONDS; an address or a notebook's output may show them."""
+    """Codes that log a browser in once, within CODE_SECONDS; they may appear in a URL or a notebook's output."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

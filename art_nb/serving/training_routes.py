@@ -122,7 +122,7 @@ def routes(state: ServerState) -> APIRouter:
             if step not in steps:
                 raise StatusError(404, f"no checkpoint of step {step}; model {name!r} has those of steps {steps}")
             if step == steps[-1]:
-                raise StatusError(409, f"step {step} is the latest checkpoint and stays: training continues from it")
+                raise StatusError(409, f"cannot delete step {step}, the latest checkpoint: training continues from it")
             checkpoints.prune(models.folder(project, name) / "checkpoints", {*steps} - {step})
 
         await run(delete())
@@ -133,7 +133,7 @@ def routes(state: ServerState) -> APIRouter:
 async def _complete(
     state: ServerState, trained: TrainableModel, /, client: str, min_occurrence: int = 0, **request: Any
 ) -> Any:
-    """Answer a request for a policy of one model. The client may name the base model as its own machine does."""
+    """Answer a request for a policy of one model. A client may name the base model by the path of its own copy."""
     name = request.get("model")
     if not isinstance(name, str | None):
         raise StatusError(400, f"model is {name!r:.200}: expected a name")

@@ -75,7 +75,7 @@ class WorkQueue:
         """Lease up to `most` episodes to a worker, fewer if their scenarios exceed MAX_LEASED_BYTES.
 
         Each has batch, place (index in the batch), model, step, task {"scenario", "seed"}, lease. Earlier steps first, then
-        episodes that were leased least often, so that the leases of a few are not used up.
+        episodes that were leased least often, so that a few do not use up their leases.
         """
         now, lease = self._clock(), secrets.token_hex(8)
         with self._transaction() as connection:
@@ -105,7 +105,7 @@ class WorkQueue:
         return leased
 
     def renew(self, leases: list[str] | None, seconds: float) -> int:
-        """Extend the deadline of the episodes that these leases still hold, None: all leases; return their number."""
+        """Extend the deadline of the episodes that these leases (None: all leases) still hold; return their number."""
         held = "IS NOT NULL" if leases is None else f"IN ({', '.join('?' * len(leases))})"
         with self._transaction() as connection:
             return connection.execute(

@@ -1,4 +1,4 @@
-"""Names that become folder names on every system: of models and of projects."""
+"""Names of models and projects, which must be valid folder names on every system."""
 
 import re
 

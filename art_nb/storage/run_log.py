@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from art_nb.metrics import ADDED_UP, JUDGE, SCENARIOS, UNIQUE, MetricsBuilder
+from art_nb.metrics import JUDGE, SCENARIOS, SUMMED_PREFIXES, UNIQUE, MetricsBuilder
 from art_nb.storage.checkpoints import append_jsonl, read_jsonl, write_file
 from art_nb.storage.summary import counts, scenario_ids
 from art_nb.trajectories import TrajectoryGroup
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas
 
 EVALUATION = ("val", "test")  # splits whose costs are counted as those of evaluation
-COST_CONTEXTS = {**dict.fromkeys(EVALUATION, "eval"), "sft": "train"}  # other splits have their own name
+COST_CONTEXTS = {**dict.fromkeys(EVALUATION, "eval"), "sft": "train"}  # other splits use their own name
 
 
 @dataclass
@@ -48,7 +48,7 @@ class RunLog:
         folder: the model's folder. Nothing is created until something is written.
         totals: the counters to continue with; None starts with the sums in history.jsonl.
         gpu_cost_per_hour_usd: the price of the machine; None: no costs/gpu is logged.
-        on_row: called with (split, step, row, groups, checkpoint) after a row is on the disk.
+        on_row: called with (split, step, row, groups, checkpoint) after a row is on disk.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class RunLog:
 
     @contextmanager
     def rollback_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Restore the counters if the block raises, so that it can be repeated. unless: whether it was done anyway."""
+        """Restore the counters if the block raises, so that it can be repeated. unless: whether it took effect anyway."""
         totals = self._totals
         before, logged_at = totals.builder.counters() if totals.builder else None, totals.logged_at
         try:
@@ -104,7 +104,7 @@ class RunLog:
         builder = self.metrics_builder(COST_CONTEXTS.get(_checked(split), split))
         for metrics in (row, *(each.metrics for group in groups for each in (group, *group))):
             for name, value in metrics.items():
-                if name.startswith(ADDED_UP) and "/cum/" not in name:
+                if name.startswith(SUMMED_PREFIXES) and "/cum/" not in name:
                     builder.add_metric(name, value)
         for group in groups:
             if "judge_cost_usd" in group.metrics:
@@ -117,7 +117,7 @@ class RunLog:
             builder.add_user_timing(step_eval_s=wall_seconds(each for group in groups for each in group))
         scenarios = scenario_ids(groups)
         builder.add_data(scenario_ids=scenarios)
-        averaged = {name: value for name, value in row.items() if not name.startswith(ADDED_UP)}
+        averaged = {name: value for name, value in row.items() if not name.startswith(SUMMED_PREFIXES)}
         return averaged | ({SCENARIOS: scenarios} if scenarios else {}) | await builder.flush()
 
     def _usage(self) -> dict[str, float]:
@@ -161,7 +161,7 @@ class RunLog:
         return {"cum_state": sums, "unique_scenario_ids": [each for row in rows for each in row.get(SCENARIOS, ())]}
 
     def best_step(self, metric: str) -> int | None:
-        """Return the step with the highest mean of `metric` ("split/name"), the latest of equals; None if there is none."""
+        """Return the step with the highest mean of `metric` ("split/name"), the latest if tied; None if there is none."""
         split, slash, name = metric.partition("/")
         if not slash:
             raise ValueError(f'metric {metric!r}: write it as "split/name", e.g. "val/{metric}".')

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from art_nb.metrics import ADDED_UP
+from art_nb.metrics import SUMMED_PREFIXES
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.trajectories.records import as_float
 from art_nb.trajectories.usage import rollout_seconds
@@ -29,7 +29,7 @@ def as_groups(trajectories: Iterable[Trajectory | BaseException] | Iterable[Traj
 def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     """Return the metrics of a batch of groups.
 
-    reward, reward_min, reward_max: over all trajectories.
+    reward (the mean), reward_min, reward_max: over all trajectories.
     reward_std: the standard deviation within a group (n - 1), averaged over the groups of two or more.
     group_rewards: the rewards of each group, as a list of lists.
     groups, trajectories, exceptions: counts. duration: mean seconds of a rollout.
@@ -64,13 +64,13 @@ def _means(metrics: Iterable[dict[str, float]]) -> dict[str, float]:
     values: dict[str, list[float]] = {}
     for each in metrics:
         for name, value in each.items():
-            if not name.startswith(ADDED_UP):
+            if not name.startswith(SUMMED_PREFIXES):
                 values.setdefault(name, []).append(as_float(value))
     return {name: sum(column) / len(column) for name, column in values.items()}
 
 
 def counts(groups: list[TrajectoryGroup], split: str) -> dict[str, int]:
-    """Return the numbers of groups, trajectories and sampled tokens under ART's names; for train, val and test only."""
+    """Return ART's counts of groups, rollouts (including failed ones) and sampled tokens; only for train, val and test."""
     if not groups or split not in ("train", "val", "test"):
         return {}
     found = {
@@ -87,6 +87,6 @@ def counts(groups: list[TrajectoryGroup], split: str) -> dict[str, int]:
 
 
 def scenario_ids(groups: Iterable[TrajectoryGroup]) -> list[str]:
-    """Return metadata["scenario_id"] of each group, or of its first trajectory that has one; groups without are left out."""
+    """Return metadata["scenario_id"] of each group, or of its first trajectory that has one; omit groups without one."""
     found = [[each.metadata.get("scenario_id") for each in (group, *group)] for group in groups]
     return [str(next(i for i in ids if i is not None)) for ids in found if any(i is not None for i in ids)]

@@ -23,7 +23,7 @@ from art_nb.types import TrainConfig
 # After policy, which disables TRL's telemetry and imports this class before Unsloth can replace it.
 from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
-# Losses that weight all sequences equally. In the others a micro-batch is weighted by its share of the trained tokens.
+# Losses divided by the number of sequences. In the others a micro-batch is weighted by its share of the trained tokens.
 SEQUENCE_MEAN_LOSSES = {"grpo", "sapo", "luspo", "dr_grpo"}
 # TRL's options that have no effect, because TrainConfig has them, or because groups and batches have any size.
 IN_TRAIN_CONFIG = {

@@ -58,7 +58,7 @@ def split_sequences(
 ) -> list[list[TokenSequence]]:
     """Group sequences with common prefixes (`as_tree`), or of similar length.
 
-    A group has at most `max_tokens` distinct tokens, or padded ones, unless a single sequence has more.
+    A group has at most `max_tokens` nodes of a prefix tree, or tokens including padding, unless a single sequence has more.
     """
     groups: list[list[TokenSequence]] = [[]]
     previous: list[int] = []

@@ -24,7 +24,7 @@ import torch  # noqa: E402
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase  # noqa: E402
 from transformers.utils import logging  # noqa: E402
 
-# Imported before Unsloth, which on a GPU replaces trl's trainers by rewritten ones (see trainer.py).
+# Imported before Unsloth, which on a GPU replaces trl's trainers with rewritten ones (see trainer.py).
 from trl import GRPOTrainer, SFTTrainer  # noqa: E402, F401
 
 from art_nb.inference.policies import MultiLoraModel, NamedPolicy  # noqa: E402
@@ -38,7 +38,7 @@ UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "m
 # Models whose configuration sets one of these change the logits after the output head. Learner and sampler do not.
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
 LAYER_TYPES = {"full_attention", "sliding_attention"}  # that the sampler computes
-ADAPTER_MATRIX = re.compile(r"\.lora_(embedding_)?[AB]\.default(\.weight)?$")  # names of the weights that it merges or adds
+ADAPTER_MATRIX = re.compile(r"\.lora_(embedding_)?[AB]\.default(\.weight)?$")  # weights that the sampler merges or adds
 
 
 @dataclass
@@ -240,7 +240,7 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
 
 def _lora_settings(model: PreTrainedModel, peft_args: dict, seed: int) -> tuple[dict, int, bool | str]:
     """Return LoraConfig's fields, and Unsloth's two further arguments: random state and gradient checkpointing."""
-    rank = 32 if model.num_parameters() < SMALL_MODEL else 16  # on a tiny model this is close to its width
+    rank = 32 if model.num_parameters() < SMALL_MODEL else 16  # 32: a quarter of the nano models' width
     defaults = {"r": rank, "lora_alpha": 2 * rank, "lora_dropout": 0.0, "target_modules": default_target_modules(model)}
     settings = defaults | peft_args
     return settings, settings.pop("random_state", seed), settings.pop("use_gradient_checkpointing", False)
@@ -266,7 +266,7 @@ def _stored_dtype(name: str, init_args: dict) -> torch.dtype | None:
 
 
 def _base_name(name: str) -> str:
-    """Return the base model of an adapter's folder; the name of a model itself."""
+    """Return the base model of an adapter's folder, or `name` itself if it is a model."""
     if not is_adapter(name):
         return name
     return json.loads((Path(name) / "adapter_config.json").read_text(encoding="utf-8"))["base_model_name_or_path"]

@@ -1,7 +1,7 @@
 """Prefix trees: compute the tokens that sequences have in common once, in the forward and in the backward pass.
 
 A node of the tree is a token together with all tokens before it: what a causal model computes there depends on nothing else.
-The nodes form one row without padding. Each has the position that it has in its sequences and attends only to its ancestors.
+The nodes form one unpadded row. Each keeps its position in its sequences and attends only to itself and its ancestors.
 Outputs and gradients equal those of the separate sequences up to rounding (dropout draws once per node).
 
 Does not depend on losses. Related: PrefixGrouper (arXiv 2506.05433), a tree of one level.
@@ -27,7 +27,7 @@ CALL_COST = 4096  # one more attention call costs as much as computing this many
 
 
 def tree_attention(module, query, key, value, attention_mask, prefix_tree=None, **options):
-    """Attention function for transformers. Models pass on `prefix_tree=` of their forward; without it, plain attention."""
+    """Attention function for transformers. Models pass on their forward's `prefix_tree=`; without it, plain attention."""
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window, scaling = options.get("sliding_window"), options["scaling"]
@@ -91,7 +91,7 @@ class Tile(NamedTuple):
 
 
 class PrefixTree:
-    """The N nodes of some sequences in one row: of each sequence, the tokens after the prefix shared with the one before.
+    """The N nodes of some sequences in one row: each sequence adds its tokens after the prefix shared with the one before.
 
     Sort the sequences for the smallest tree: then each shares most with the one before it.
 
@@ -117,7 +117,7 @@ class PrefixTree:
         self.positions = torch.from_numpy(np.concatenate(depths)).to(device)
         ends = np.zeros(len(ids), dtype=np.int64)
         for path in self.paths:
-            ends[path] = path[-1] + 1
+            ends[path] = np.maximum(ends[path], path[-1] + 1)  # a sequence may be a prefix of the one before it
         self.ends = torch.from_numpy(ends).to(device)
         self.set_needed(torch.ones_like(self.ids, dtype=torch.bool))
 
@@ -131,7 +131,7 @@ class PrefixTree:
         self._block_masks: dict[int | None, BlockMask] = {}
 
     def attend(self, query, key, value, scaling: float, window: int | None, last: bool) -> torch.Tensor:
-        """Attention of each node to its ancestors, in plain torch.
+        """Attention of each node to itself and its ancestors, in plain torch.
 
         query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv).
         window: number of tokens that a token attends to, itself included. last: whether this is the last layer, where

@@ -24,8 +24,8 @@ from art_nb.types import MessageOrChoice, PolicyName, TrainConfig
 class TokenSequence:
     """T tokens; each list has a value per token. Where `trained` is False the fields below it are 0.
 
-    trained: whether the token was sampled and is trained. logprobs: log-probability under the sampler, NaN if unknown.
-    off_policy: whether a policy other than the one in training sampled it; its ratio is then to that policy.
+    trained: whether the token was sampled and is trained on. logprobs: log-probability under the sampler, NaN if unknown.
+    off_policy: whether a policy other than the one in training sampled it; its ratio is then relative to that policy.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -49,14 +49,14 @@ class TokenSequence:
 class ChoiceFilter:
     """Selects the choices to train on: those of the policy's model or of an unknown sampler and, if requested, all others.
 
-    policy: "name@step" of the policy in training; None: every choice is its own. other_policies: train all choices.
+    policy: "name@step" of the policy in training; None: every choice is on-policy. other_policies: train on all choices.
     """
 
     policy: str | None = None
     other_policies: bool = False
 
     def accepts(self, choice: Choice) -> bool:
-        """Whether the choice is trained."""
+        """Whether the choice is trained on."""
         sampler = _sampler(choice)
         return self.other_policies or not (self.policy and sampler) or _model(sampler) == _model(self.policy)
 
@@ -66,7 +66,7 @@ class ChoiceFilter:
         return bool(self.policy and sampler) and sampler != self.policy
 
     def rejects_all(self, trajectory: Trajectory) -> bool:
-        """Whether the trajectory has choices and none of them is trained."""
+        """Whether the trajectory has choices and none of them is trained on."""
         choices = trajectory.all_choices()
         return bool(choices) and not any(map(self.accepts, choices))
 
@@ -76,7 +76,7 @@ def build_sequences(
 ) -> tuple[list[TokenSequence], dict[str, float]]:
     """Return the sequences to train on, and counts: groups, groups_without_signal and, if any, trajectories_of_others.
 
-    policy: "name@step" of the policy in training. Sets `token_advantages` on each choice of this policy. A group whose
+    policy: "name@step" of the policy in training. Sets `token_advantages` on each choice to train on. A group whose
     advantages are all zero carries no signal: it is trained on only with a KL penalty. context: the model's, in tokens.
 
     Raises: ValueError: there is no trajectory, or none of this model; a reward is not finite; turn rewards do not fit the
@@ -187,7 +187,7 @@ def _sampler(choice: Choice) -> str:
 
 
 def _model(policy: str) -> str:
-    """Return the model's name in the name of a policy, "" in that of a base model."""
+    """Return the model's name from a policy's name, "" for a base model."""
     name = PolicyName.parse(policy)
     return name.model if name else ""
 
@@ -215,10 +215,10 @@ def _trajectory_sequences(
 def demonstration_sequences(
     trajectories: Iterable[Trajectory], tokenizer, context: int | None = None
 ) -> list[list[TokenSequence]]:
-    """Return the sequences of each trajectory, its additional histories included, with the assistant's turns trained.
+    """Return the sequences of each trajectory, its additional histories included, to train on the assistant's turns.
 
     A turn is tokenised as it would be sampled: after the prompt that the template renders from the messages before it.
-    An assistant message without a message before it is not trained. context: maximum number of tokens per sequence.
+    An assistant message without a message before it is not trained on. context: maximum number of tokens per sequence.
 
     Raises: ValueError when there is no trajectory, or one (counted from 0) has nothing to train on or is too long.
         RequestError (a ValueError) when messages or tools are malformed.

@@ -21,7 +21,7 @@ OptimizerState = dict[int, dict[str, Any]]  # as under "state" in `Optimizer.sta
 
 def save_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
     """Write adapter and optimizer state into an existing folder."""
-    # Without save_embedding_layers=False PEFT checks on the hub whether the embeddings were trained. They never are.
+    # Without save_embedding_layers=False PEFT checks on the hub whether the vocabulary was resized. It never is.
     policy.model.save_pretrained(folder, selected_adapters=["default"], save_embedding_layers=False)
     tensors = {
         f"{index}.{name}": torch.as_tensor(value).contiguous()

@@ -20,7 +20,7 @@ from art_nb.types import TrainSFTConfig
 # After policy, which disables TRL's telemetry and imports the trainer before Unsloth can replace it.
 from trl import SFTConfig  # isort: skip
 
-AUTO_BATCH_SIZE = 2  # trajectories; ART's
+AUTO_BATCH_SIZE = 2  # trajectories, as in ART
 
 
 class SupervisedLearner(SequenceTrainer, SFTTrainer):
@@ -63,7 +63,7 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
         Returns loss and entropy (nats per token), grad_norm and token_accuracy (share of the assistant's tokens that are
         the policy's most likely token), means over the batches; and `losses`, the loss of each batch before its update.
 
-        Raises: FloatingPointError: as `update`; earlier updates were made.
+        Raises: ValueError: too few learning rates. FloatingPointError: as `update`; the earlier updates are kept.
         """
         started = time.perf_counter()
         size = AUTO_BATCH_SIZE if config.batch_size == "auto" else config.batch_size

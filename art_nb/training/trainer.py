@@ -26,7 +26,7 @@ from art_nb.training.prefix_tree import enable_tree_attention, supports_prefix_t
 from art_nb.training.process_group import SingleProcess
 from art_nb.training.sequences import TokenSequence
 
-Report = Callable[[str], None]  # called with a text that names what is being computed
+Report = Callable[[str], None]  # called with a description of the current computation
 SCHEDULE = {"num_train_epochs", "max_steps", "warmup_steps", "warmup_ratio", "lr_scheduler_type", "lr_scheduler_kwargs"}
 NOT_NEGATIVE = {"epsilon", "epsilon_high", "max_grad_norm", "temperature", "weight_decay"}
 NARROWED = ("self_attn.q_proj", "self_attn.o_proj", "mlp")  # modules of the last layer
@@ -34,7 +34,7 @@ MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recom
 
 
 class SequenceTrainer:
-    """A mixin that precedes a TRL trainer class.
+    """A mixin, listed before a TRL trainer class among the bases.
 
     tokens_per_micro_batch: distinct tokens per forward pass (padded tokens without prefix trees). None: on a GPU 256 for
         each GiB of its memory and at most 16384; 1536 on a CPU, where small batches are faster as they stay in its cache.
@@ -151,7 +151,7 @@ class SequenceTrainer:
         report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and, as means over the
         trained tokens, those of `metric_names` that TRL computes.
 
-        Raises: FloatingPointError: loss or gradient is not finite: the step was not taken; or the weights are not after it.
+        Raises: FloatingPointError if loss or gradient is not finite (no step is taken), or the step makes weights too large.
         """
         self.model.train()
         logged = self._metrics["train"]  # type: ignore[attr-defined]  # TRL's, one value per micro-batch
@@ -248,15 +248,15 @@ def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
 
 
 def check_options(given: dict[str, Any], config: Any, ignored: set[str], stacklevel: int) -> dict[str, Any]:
-    """Return the given options, but for those without effect, with a warning: those in `ignored`, and TRL's schedule.
+    """Return the given options except those without effect (`ignored` and TRL's schedule), about which it warns.
 
-    Raises: ValueError when `config`, a class of TRL's, lacks an option, or one is negative that TRL does not check.
+    Raises: ValueError when `config`, a class of TRL's, lacks an option, or an option that TRL does not check is negative.
     """
     if unknown := sorted(given.keys() - config.__dataclass_fields__.keys() - SCHEDULE):
         raise ValueError(f"trl.{config.__name__} has no option {', '.join(unknown)}")
     for name in NOT_NEGATIVE & given.keys():
         if given[name] is not None and not (isinstance(given[name], Real) and given[name] >= 0):
-            raise ValueError(f"{name} is {given[name]!r}: expected a number from 0")
+            raise ValueError(f"{name} is {given[name]!r}: expected a number >= 0")
     found = sorted(given.keys() & (ignored | SCHEDULE))
     if found:
         warnings.warn(

@@ -102,7 +102,7 @@ def _extended_history(trajectory: Trajectory, messages: list[Any], tools: list[A
 
 
 def _plain(message: Any) -> Any:
-    """Copy a message, openai's object or a dict, to a dict without None and empty values."""
+    """Copy a message, openai's object or a dict, to a dict without None values and empty lists, but always with content."""
     fields = to_jsonable_python(message, exclude_none=True)
     return {"content": "", **{name: value for name, value in fields.items() if value not in (None, [])}}
 

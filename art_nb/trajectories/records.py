@@ -1,4 +1,4 @@
-"""Trajectory records: a trajectory as one JSON object, a line of trajectories/*.jsonl.
+"""Trajectory records: a trajectory as one JSON object, a line of trajectories/{split}/*.jsonl.
 
     {"step": int, "split": str, "group": int, "index": int, "reward": number, "advantage": number|null,
      "metrics": {name: number}, "metadata": {name: value}, "logs": [str], "turn_rewards": [number]|null,
@@ -41,7 +41,7 @@ def encode(trajectory: Any, *, advantage: float | None, **place: Any) -> dict[st
     choices = trajectory.all_choices()
     rewards = _turn_rewards(trajectory, len(choices))
     turns, *more = [[_turn(item, rewards) for item in history.messages_and_choices] for history in trajectory.histories()]
-    metadata = {k: v.item() if getattr(v, "ndim", 1) == 0 else v for k, v in trajectory.metadata.items()}  # of numpy, torch
+    metadata = {k: v.item() if getattr(v, "ndim", 1) == 0 else v for k, v in trajectory.metadata.items()}  # numpy or torch
     advantages = [a for c in choices for a in getattr(c, "token_advantages", None) or []]
     if advantage is None and advantages:
         advantage = sum(advantages) / len(advantages)

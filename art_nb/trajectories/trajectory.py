@@ -34,7 +34,7 @@ def _choice(fields: dict[str, Any]) -> Choice:
 class History(pydantic.BaseModel):
     """A conversation: messages as plain dicts, and a `Choice` for each turn of the trained model."""
 
-    # JSON has no NaN and infinity: pydantic writes and reads them as strings
+    # JSON has no NaN or infinity: pydantic writes and reads them as strings
     model_config = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
     messages_and_choices: MessagesAndChoices = []
@@ -60,7 +60,7 @@ class Trajectory(History):
     additional_histories: further conversations of the rollout, for example of sub-agents, also trained on.
     reward: of the whole trajectory; must be finite when it is trained on.
     turn_rewards: one per `Choice`, in order, `additional_histories` last; None: one reward for all.
-    metrics: numbers to average and plot, and what the rollout used (see `usage`).
+    metrics: numbers to average and plot, and the rollout's tokens and costs (see `usage`).
     metadata: values to filter by. logs: lines of text.
     initial_policy_version, final_policy_version: training step of the policy at the start and end.
     rollout_span: start and end in seconds of `time.monotonic`, set by the gather call; not serialised.

@@ -1,10 +1,10 @@
-"""Tokens, US dollars and seconds that a rollout used, as metrics of its trajectory:
+"""Duration of a rollout; the tokens and US dollars that it used, as metrics of its trajectory:
 
     completion_tokens    mean sampled tokens per turn, as in ART; sampled_tokens: the sum over all turns
     cost_usd             cost of its API calls, as reported to a `MetricsBuilder`, plus its own costs/... metrics
     judge_cost_usd, judge_tokens    its share of judging its group (`rewards.ruler_score_group`)
 
-Unknown numbers are absent. Seconds are not stored in the trajectory here, so that a resumed run writes identical files.
+Unknown numbers are absent. The duration is not stored as a metric here, so that a resumed run writes identical files.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from art_nb.trajectories.trajectory import Trajectory
 
 
 def add_usage(trajectories: Iterable[Trajectory], span: tuple[float, float], costs: list[float]) -> None:
-    """Set the metrics of one rollout's trajectories, which share its costs. Metrics that are already set stay.
+    """Set the metrics of one rollout's trajectories, which share its costs. A `cost_usd` that is already set stays.
 
     span: when it started and ended, in seconds of `time.monotonic`. costs: of its API calls, in US dollars.
     """

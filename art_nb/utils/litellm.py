@@ -1,4 +1,4 @@
-"""`convert_litellm_choice_to_openai`: LiteLLM's choice as openai's, for a trajectory."""
+"""`convert_litellm_choice_to_openai`: converts a LiteLLM choice to openai's `Choice`, for a trajectory."""
 
 from typing import Any
 

@@ -45,7 +45,7 @@ class GroupView(View):
     def static_png(self) -> bytes:
         group = self.groups[self.start]
         names = [str(i) for i in group["index"]]
-        advantages = [each or 0.0 for each in group["advantages"]]  # None is not finite
+        advantages = [each or 0.0 for each in group["advantages"]]  # None: a number that is not finite
         fig = figure(8, 1.1 + 0.24 * min(24, len(names)))
         left, right = fig.subplots(1, 2, sharey=True)
         style_axes(left, "Reward (line and band: mean ± std)")

@@ -26,14 +26,14 @@ KNOWN = {  # metrics with a fixed place in the view, or none; all others are tas
     "reward_min", "reward_max", "group_rewards", "ratio_min", "ratio_max", "grad_norm", "learning_rate", "rollout_s",
     "train_s", "save_s", "groups", "groups_without_signal", "trajectories", "tokens_trained", "advantage", "exceptions",
 }  # fmt: skip
-TOTALS = ("costs/", "time/", "data/", "throughput/")  # sections of `art_nb.metrics`, not shown
+TOTALS = ("costs/", "time/", "data/", "throughput/")  # sections of `art_nb.metrics`, not shown except costs/all
 TAIL = 64
 FIRST = 2  # small panels that are shown at first, unless the caller chooses them
 
 # When a metric is constant, and why.
 LOSS_NEAR_ZERO = 0.01
 SAME_LENGTH = 0.05  # relative to the largest
-ENOUGH = 3  # equal rows before a task metric counts as constant
+ENOUGH = 3  # equal rows before any other metric counts as constant
 
 ZERO = {
     "clip_fraction": "0 at every step. With one update for each batch (num_updates=1) no token can leave the clip range.",
@@ -45,8 +45,8 @@ LOSS = "within {most} of 0, which is right: the advantages of a group add up to 
 class TrainingView(View):
     """Shows reward, the groups of a step, task metrics, KL, entropy, speed, progress and remaining time.
 
-    A constant panel (see `quiet_panels`) is replaced by one line of explanation. At first the view has four panels: reward,
-    groups and two others; a button shows the rest. The static picture has only these four.
+    A constant panel (see `explain_constant_metrics`) is replaced by one line of explanation. At first the view has four
+    panels: reward, groups and two others; a button shows the rest. The static picture has only these four.
 
     Display it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)` while
     waiting. A busy kernel can send messages but not receive any, so scrubbing runs in the browser.
@@ -56,7 +56,7 @@ class TrainingView(View):
     """
 
     _esm = (HERE / "group_strips.js").read_text("utf-8") + module("training_view")
-    # `rows` grows by TAIL rows at a time, so that a step sends at most TAIL rows instead of all.
+    # `rows` grows by TAIL rows at a time, so that most steps send at most TAIL rows instead of all.
     rows = t.List().tag(sync=True)
     tail = t.List().tag(sync=True)
     tiles = t.List().tag(sync=True)  # the small panels: key, label and series, the metrics in it
@@ -114,7 +114,7 @@ class TrainingView(View):
         self.message = text
 
     def finish(self) -> None:
-        """Stop the clock and draw the static picture. Called automatically when the cell ends, also with an error."""
+        """Stop the clock and draw the static picture. Called automatically when the cell ends, even after an error."""
         self.finished, self._started = True, None
         self.refresh_still()
 
@@ -149,7 +149,7 @@ class TrainingView(View):
         for key, (label, series) in TILES.items():
             if there := [metric for metric in series if metric in found]:
                 tiles.append({"key": key, "label": label, "series": there})
-        reasons = quiet_panels(self.history, [metric for tile in tiles for metric in tile["series"]])
+        reasons = explain_constant_metrics(self.history, [metric for tile in tiles for metric in tile["series"]])
         self.tiles = tiles
         self.quiet = {
             tile["key"]: " ".join(dict.fromkeys(reasons[metric] for metric in tile["series"]))
@@ -209,8 +209,8 @@ def _row(row: dict) -> dict:
     return row
 
 
-def quiet_panels(rows: list[dict], keys: Iterable[str]) -> dict[str, str]:
-    """Return {key: explanation} for those of `keys` that are constant so far."""
+def explain_constant_metrics(rows: list[dict], keys: Iterable[str]) -> dict[str, str]:
+    """Return {key: explanation} for those of `keys` that are constant, or nearly so."""
     columns = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
     return {key: reason for key, values in columns.items() if values and (reason := _why_quiet(key, values))}
 

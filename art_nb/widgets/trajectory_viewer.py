@@ -39,7 +39,7 @@ class TaskPane:
 
 
 class TrajectoryViewer(View):
-    """Shows a trajectory by step and group; the list can be sorted and filtered, and tokens coloured.
+    """Shows trajectories, listed with step and group; the list can be sorted and filtered, and tokens coloured.
 
     A subclass may set `task_pane`.
 

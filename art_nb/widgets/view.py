@@ -77,7 +77,7 @@ def table(head: list[str], rows: list[list]) -> str:
 
 
 def number(value) -> str:
-    """Format a number with 3 significant digits; None as a dash."""
+    """Format a number with 3 significant digits, or as an integer from 100,000; None as a dash."""
     return "–" if value is None else f"{value:.3g}" if abs(value) < 1e5 else f"{value:,.0f}"
 
 

@@ -91,7 +91,7 @@ library_name: peft
 # The policy of 2048, step by step
 
 {short}LoRA adapters of data/nano after some steps of one training run, NNNN.safetensors after step NNNN, in 8 bits. The
-page "Watch it learn" of the book runs them in the browser. A game is won at the tile {winning_tile}.
+page "Watch it learn" of the book runs them in the browser. A game is won at the {winning_tile} tile.
 
 Made by `python -m data policy_2048` (data/policy_2048/maker.py) in {minutes} minutes on {device}, torch {torch},
 seed {seed}. The recipe is that of benchmarks/rise.py.

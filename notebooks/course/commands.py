@@ -55,7 +55,7 @@ def test(*options: str) -> int:
 
 
 def doctor() -> int:
-    """check what is installed, and say what to do about what is not"""
+    """check the installation, and explain how to fix what is missing"""
     from course.doctor import can_run, doctor
 
     return 0 if can_run(doctor()) else 1
@@ -88,7 +88,7 @@ def address(*url: str) -> int:
 
 
 def setup_cell() -> int:
-    """write the first code cell of every notebook, and the README's badges, as the address requires"""
+    """write the first code cell of every notebook, and the README's badges, to match the repository's address"""
     from course.setup_cell import write_badges, write_setup_cells
 
     return _print_all([*write_setup_cells(), *write_badges()])

@@ -1,6 +1,6 @@
 """Compare a trained policy with the untrained one, each at its best temperature, with pass@k and with a rule.
 
-A policy that is sampled at a lower temperature often succeeds more. Training that only lowers the entropy has the same
+A policy sampled at a lower temperature usually succeeds more often. Training that only lowers the entropy has the same
 effect, so a fair comparison chooses the best temperature of each side, on validation scenarios, and measures on others.
 """
 
@@ -106,7 +106,7 @@ class Comparison:
         return found
 
     def table(self) -> pd.DataFrame:
-        """Return percent of test scenarios with 95% intervals, and the difference of the trained policy at its best."""
+        """Return each policy's share of successes with a 95% interval, and the lead of the trained policy at its best."""
         import pandas as pd
 
         lines = []
@@ -142,7 +142,7 @@ class Comparison:
         plt.show()
 
     def summary(self) -> dict[str, float]:
-        """Return the columns of the benchmarks: percent of test scenarios, and the paired interval of the rise."""
+        """Return the columns of the benchmarks: percentages of test scenarios, and the paired interval of the rise."""
         rise = paired_difference(self.untrained_best, self.trained_best)
         over_rule = paired_difference(self.rule, self.trained_best)
         k, value, _ = self.pass_at
@@ -182,7 +182,7 @@ async def measure(
     sets = [(validation, t) for t in temperatures] + [(test, 1.0)] * at_one
     found = await asyncio.gather(*(_successes(play, *each) for each in sets))
     shares = {t: fmean(hits) for t, hits in zip(temperatures, found, strict=False)}
-    best = max(shares, key=lambda t: (shares[t], t))  # the higher temperature of equals: it explores more
+    best = max(shares, key=lambda t: (shares[t], t))  # in a tie the higher temperature, which explores more
     t1 = found[-1] if at_one else []
     return Measured(shares, best, t1, t1 if t1 and best == 1 else await _successes(play, test, best))
 
@@ -196,7 +196,7 @@ async def tries_at(play: Play[S], scenarios: Sequence[S], k: int) -> list[list[b
 def compare(
     untrained: Measured, trained: Measured, rule: Sequence[float], rule_name: str, tries: Sequence[Sequence[bool]]
 ) -> Comparison:
-    """Return the comparison. rule: see `Comparison`. tries: of the untrained policy, see `tries_at`; all count as k."""
+    """Return the comparison. rule: see `Comparison`. tries: k per scenario of the untrained policy, see `tries_at`."""
     k = len(tries[0])
     return Comparison(
         untrained.t1, untrained.best, trained.t1, trained.best, list(map(float, rule)),

@@ -29,7 +29,7 @@ WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 class Reporter:
-    """Print lines with the time since the start, and the running cell when it has printed nothing for long."""
+    """Prints lines, and the name of the running cell when nothing has been printed for a while."""
 
     def __init__(self, write: Callable[[str], None]):
         self.write, self.start, self.last = write, time.monotonic(), time.monotonic()

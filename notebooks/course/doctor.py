@@ -105,7 +105,7 @@ def torch() -> Finding:
 
 
 def packages() -> Iterator[Finding]:
-    """Compare the installed packages with the bounds in pyproject.toml: SHOWN always, others when they are out of bounds.
+    """Compare the installed packages with the bounds in pyproject.toml. Yields those in SHOWN, and any out of bounds.
 
     Colab's own Jupyter is older, runs the notebooks, and is not checked.
     """
@@ -187,7 +187,7 @@ def unsloth() -> Finding:
 
 
 def find_chromium() -> str | None:
-    """Return the path of a Chromium or Chrome for the browser tests: $CHROMIUM, or the first on PATH; None without any."""
+    """Return the path of a Chromium or Chrome for the browser tests: $CHROMIUM, or the first on PATH; None if not found."""
     candidates = [os.environ.get("CHROMIUM", ""), *CHROMIUM]
     return next((path for path in map(shutil.which, filter(None, candidates)) if path), None)
 

@@ -1,4 +1,4 @@
-"""Random lakes of gymnasium's FrozenLake in the characters that data/nano reads, and the success probability of a rule."""
+"""Random lakes of gymnasium's FrozenLake in data/nano's characters, and the success probability of a simple policy."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def distinct_lakes(**counts: int) -> dict[str, list[int]]:
 def careful_chance(seed: int) -> float:
     """Return the probability that a player who looks one step ahead reaches the goal in time.
 
-    It goes down or right where no hole is, else back; each free way is equally likely.
+    It goes down or right where there is no hole, else up or left; each free direction is equally likely.
     """
     rows, reached = board(seed), 0.0
     places: dict[tuple[int, int], float] = {(0, 0): 1.0}

@@ -37,14 +37,14 @@ class JudgeReport:
 
     kendall, spearman: correlation of scores and true outcomes within a group, -1 to 1, mean over groups.
     pairwise: share of pairs with different outcomes that the judge orders correctly; 0.5 is chance.
-    repeat_change, repeat_order: the same prompt repeated: mean absolute change of a score, and Kendall's tau between both
-        scorings.
+    repeat_change, repeat_order: the same prompt repeated: mean absolute change of a score, and Kendall's tau between the
+        two scorings.
     order_change, order_order: the same with the trajectories in another order.
     wording_change, wording_order: the same with a reworded rubric.
     position: change of a score from the first position in the prompt to the last; 0 is unbiased.
     length: Spearman correlation of scores and lengths in a group, minus that of outcomes and lengths; above 0, the judge
         prefers length more than success explains.
-    attacked: share of groups in which the worst trajectory's score rises by more than 0.1 when it contains an attack;
+    attacked: share of groups in which the lowest score rises by more than 0.1 when that trajectory contains an attack;
         attack_control: that share when the prompt is only repeated.
     calls, tokens, cost_usd: per judgement; cached answers cost nothing. cost_usd: None if a price is unknown.
     failed: groups for which at least one prompt got no usable answer.
@@ -228,8 +228,9 @@ def _with_attack(members: list[Trajectory], which: int, attack: str) -> list[Tra
 
 
 def kendall(x: Scores, y: Scores) -> float:
-    """Return Kendall's tau-b: concordant minus discordant pairs, over untied pairs; 0 if x or y is constant.
+    """Return Kendall's tau-b; 0 if x or y is constant.
 
+    Concordant minus discordant pairs, over the geometric mean of the numbers of pairs untied in x and in y.
     Source: Kendall 1945, "The treatment of ties in ranking problems".
     """
     by_x, by_y = signs(x), signs(y)

@@ -1,7 +1,7 @@
 """Asynchronous training: the next batch is sampled while the model trains on this one.
 
 Samples of an older policy are off-policy: they are trained on with their ratio to that policy (see
-`TrainConfig.other_policies`), up to a maximal staleness. ART's pipeline trainer does the same with a queue of groups; here
+`TrainConfig.other_policies`), up to a maximum staleness. ART's pipeline trainer does the same with a queue of groups; here
 batches stay whole, so that runs with and without overlap can be compared step by step.
 """
 

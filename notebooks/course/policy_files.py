@@ -59,7 +59,7 @@ def kept_steps(last: int) -> list[int]:
 
 
 def half_precision(data: bytes) -> bytes:
-    """Return a safetensors file with its float32 tensors in float16, int8 as it is. Raises: ValueError for other types."""
+    """Return a safetensors file with float32 as float16; float16 and int8 are kept. Raises: ValueError for other types."""
     length = struct.unpack("<Q", data[:8])[0]
     header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
     header.pop("__metadata__", None)

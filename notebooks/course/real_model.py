@@ -35,7 +35,7 @@ NEEDED = 600 * 10**6  # bytes, while the folder is made; it then takes 273 milli
 CONTEXT = 8192
 CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 
-# The published template, extended by tools in the format of Hermes and Qwen, which the sampler parses.
+# The published template, extended with tools in the format of Hermes and Qwen, which the sampler parses.
 TEMPLATE = r"""
 {%- set given = messages[0].role == 'system' %}
 {{- '<|im_start|>system\n' }}
@@ -142,7 +142,7 @@ def _adapted(adapter: Path, base: Path) -> Path:
 
 
 def _check_space(cache: Path) -> None:
-    recover(cache)  # removes what killed writers left
+    recover(cache)  # removes the leftovers of killed writers
     free = shutil.disk_usage(cache).free
     if free < NEEDED:
         space = f"{NAME} needs {NEEDED // 10**6} MB of disk space, but only {free // 10**6} MB are free"
@@ -225,7 +225,7 @@ def _read_weights(gguf: Path) -> Any:
 def _read_tokenizer(gguf: Path) -> Any:
     """Read the published tokenizer: single digits, then bytes by GPT-2's pattern, then merges.
 
-    transformers' own reader of the file splits and decodes some texts differently, and has another end token.
+    transformers' own reader of the file splits and decodes some texts differently, and has a different end token.
     """
     from gguf import GGUFReader, TokenType
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers

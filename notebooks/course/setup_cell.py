@@ -124,7 +124,7 @@ def colab_link(url: str, notebook: str) -> str:
 
 
 def write_badges() -> list[Path]:
-    """Write a Colab badge next to each notebook in the README's table, or remove all without an address."""
+    """Write a Colab badge next to each notebook in the README's table; without an address, remove all badges."""
     path, url = ROOT / "README.md", repository()
     readme = path.read_text(encoding="utf-8")
     written = BADGE.sub("", readme)
@@ -177,7 +177,7 @@ def write_zip(folder: Path) -> Path:
 
 
 def tracked_files() -> list[str]:
-    """Return the repository's files that git does not ignore; without git, the files outside of hidden and built folders."""
+    """Return the repository's files that git does not ignore; without git, the files outside of hidden and build folders."""
     try:
         command = ["git", "ls-files", "-coz", "--exclude-standard"]
         listed = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL).decode().split("\0")

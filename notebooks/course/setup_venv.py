@@ -6,7 +6,7 @@
     python notebooks/course/setup_venv.py --here        install into this Python, and keep its torch and Jupyter (Colab)
 
 The system's Python runs this file, also on Windows, so it imports only the standard library. It does nothing when .venv
-was made from the same pyproject.toml, lock and version of this file, for this folder and Python, with these extras.
+was made from the same pyproject.toml, lock and version of this file, for this folder, Python and GPU, with these extras.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHONS = (3, 11), (3, 14)  # from, below
+PYTHONS = (3, 11), (3, 14)  # inclusive, exclusive
 VENV = ROOT / ".venv"
 STAMP = VENV / "art_nb.json"
 PINS = VENV / "pins.txt"  # the versions of dev.txt, as constraints
 UNFINISHED = {"unfinished": True}
-LOCKS = ROOT / "requirements"  # course.txt, and dev.txt with every extra; `make lock` writes them (notebooks/course/lock.py)
+LOCKS = ROOT / "requirements"  # course.txt, and dev.txt with most extras; `make lock` writes them (notebooks/course/lock.py)
 ENVIRONMENTS = sorted(f"environments/{each.parent.name}" for each in ROOT.glob("environments/*/pyproject.toml"))
 EDITABLE = (".", *ENVIRONMENTS, "notebooks")
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
@@ -42,7 +42,7 @@ JUPYTER = {"jupyterlab", "jupyter-server-proxy", "ipywidgets", "nbclient", "nbco
 
 @dataclass(frozen=True)
 class Machine:
-    """What decides which packages fit: the operating system, an NVIDIA GPU, and whether CPU_INDEX is reachable."""
+    """The properties that decide which packages fit: operating system, NVIDIA GPU, and whether CPU_INDEX is reachable."""
 
     system: str
     nvidia: bool
@@ -50,7 +50,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Describe this machine. Only on Linux without a GPU does CPU_INDEX matter, and is requested."""
+    """Describe this machine. CPU_INDEX matters, and is requested, only on Linux without a GPU."""
     system, nvidia = platform.system(), has_nvidia_gpu()
     return Machine(system, nvidia, system == "Linux" and not nvidia and is_reachable(f"{CPU_INDEX}/torch/"))
 
@@ -73,7 +73,7 @@ def torch_arguments(torch: str, machine: Machine) -> list[str]:
     """Return pip's arguments for the build of torch that fits `machine`; `torch` is pyproject's pin, "torch==x.y.z".
 
     On Linux, PyPI holds the CUDA build. Without a GPU the CPU build is requested by its local version: where neither
-    CPU_INDEX nor an index of pip's own configuration has it, pip fails instead of fetching gigabytes of CUDA. For macOS
+    CPU_INDEX nor an index in pip's own configuration has it, pip fails instead of fetching gigabytes of CUDA. For macOS
     and Windows, PyPI holds the CPU build.
     """
     if machine.system != "Linux" or machine.nvidia:
@@ -84,8 +84,8 @@ def torch_arguments(torch: str, machine: Machine) -> list[str]:
 def unsloth_arguments(pins: list[str], torch: str, machine: Machine) -> list[str]:
     """Return pip's arguments for Unsloth, [] where it is not used; `pins` is pyproject's extra `unsloth`.
 
-    Its CPU backend needs no package beyond ours, and does not start beside the torchvision and xformers that it
-    requires, hence --no-deps. With a GPU it needs those, built for our torch.
+    Its CPU backend needs no packages beyond ours, and does not start if the torchvision and xformers that Unsloth
+    requires are installed, hence --no-deps. With a GPU it needs those, built for our torch.
     """
     if machine.system != "Linux":
         return []
@@ -137,7 +137,7 @@ def pins(lock: Path) -> list[str]:
 
 
 def stamp_of(extras: list[str], unlocked: bool) -> dict:
-    """Return what a .venv made now is made from; an up-to-date .venv holds an equal stamp."""
+    """Return the stamp of a .venv made now, a record of its inputs; an up-to-date .venv holds an equal one."""
     sources = [ROOT / "pyproject.toml", Path(__file__), *([] if unlocked else [lock_file(extras)])]
     return {
         "extras": extras,
@@ -175,12 +175,12 @@ def make_venv(project: dict, found: dict, stamp: dict) -> None:
     """Make or update .venv.
 
     Its stamp is UNFINISHED until the end. An unfinished .venv is deleted by the next setup, because pip considers a
-    package complete whose installation was interrupted.
+    package complete even if its installation was interrupted.
     """
     inside = Path(sys.prefix) == VENV
     if found == UNFINISHED or any(found.get(key, stamp[key]) != stamp[key] for key in ("python", "folder")):
         if inside:
-            sys.exit(f"{VENV.name} has to be made anew, but its own Python is running: `deactivate` it, then try again.")
+            sys.exit(f"{VENV.name} has to be recreated, but its own Python is running: `deactivate` it, then try again.")
         shutil.rmtree(VENV)
     VENV.mkdir(exist_ok=True)
     STAMP.write_text(json.dumps(UNFINISHED), encoding="utf-8")
@@ -199,8 +199,8 @@ def make_venv(project: dict, found: dict, stamp: dict) -> None:
 def steps(project: dict, extras: list[str], unlocked: bool, machine: Machine) -> list[tuple[str, list[str]]]:
     """Return what to install, in order, as pairs of a description and pip's arguments.
 
-    The lock holds what torch requires but not torch itself, whose build depends on the machine. dev.txt holds every
-    extra, so another extra than `dev` takes its versions from there.
+    The lock holds what torch requires but not torch itself, whose build depends on the machine. dev.txt holds most
+    extras, so an extra other than `dev` takes its versions from there.
     """
     torch = torch_pin(project)
     if unlocked:
@@ -231,7 +231,7 @@ def venv_python(system: str) -> Path:
 
 
 def install_here(project: dict, extras: list[str]) -> None:
-    """Install into the running Python what the course and the extras need and it lacks; an installed torch stays.
+    """Install what the course and the extras need and the running Python lacks; an installed torch stays.
 
     The versions are not the locked ones: the other packages of this Python limit them.
     """
@@ -272,7 +272,7 @@ def parse(arguments: list[str], known: set[str]) -> argparse.Namespace:
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help=", ".join(sorted(known)))
     wanted = parser.parse_args(arguments)
     if unknown := set(wanted.extras) - known:
-        parser.error(f"no extra {sorted(unknown)[0]!r} in pyproject.toml; there are {', '.join(sorted(known))}")
+        parser.error(f"no extra {sorted(unknown)[0]!r} in pyproject.toml; the extras are {', '.join(sorted(known))}")
     return wanted
 
 

@@ -1,4 +1,4 @@
-"""Short games of 2048 for notebooks 10, 11 and 12: the rollout of notebook 02, 2048, with the end token of each answer."""
+"""Short games of 2048 for notebooks 10, 11 and 12: notebook 02's rollout, except that each answer includes its end token."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ It models conversations, samplers and one learner by their durations; no model i
 
 An episode is assigned to the sampler with the fewest episodes and stays there, where its KV cache is. A sampler answers all
 its episodes together, one turn at a time. The learner trains on a batch when the batch's last episode has ended; a batch may
-begin before its predecessor was trained on if it is then at most `max_staleness` steps old.
+begin before its predecessor has been trained on if its policy is then at most `max_staleness` steps behind.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ class Times:
     """Measured durations, in seconds.
 
     turn: one turn of a sampler, by the number of conversations that it answers together. turns: numbers of turns of measured
-    episodes. train: one step of the learner, by the number of episodes. hand_over: sending a new adapter to all samplers.
+    episodes. train: one step of the learner, by the number of episodes. adapter_transfer: of an adapter to all samplers.
     """
 
     turn: Callable[[int], float]
     turns: Sequence[int]
     train: Callable[[int], float]
-    hand_over: float = 0.0
+    adapter_transfer: float = 0.0
 
 
 @dataclass(frozen=True)
-class Simulated:
+class SimulationResult:
     """Result of a simulation. seconds: of the run; sampling, training: shares of it in which samplers and learner were busy.
 
     ages: for each batch, how many steps its policy was behind the policy that it trained.
@@ -57,10 +57,10 @@ def simulate(
     max_staleness: int = 0,
     slots: int = 128,
     seed: int = 0,
-) -> Simulated:
+) -> SimulationResult:
     """Simulate a run of `steps` steps of `groups` x `group_size` episodes.
 
-    slots: conversations that one sampler answers at once; the others wait. seed: of the episodes' numbers of turns.
+    slots: conversations that one sampler answers at once; the others wait. seed: for drawing each episode's number of turns.
 
     Raises: ValueError when a number is too small.
     """
@@ -86,9 +86,9 @@ def simulate(
         free = begin + max(sampled)
         seconds = times.train(episodes)
         busy_training += seconds
-        trained.append(max(free, trained[-1] if trained else 0.0) + seconds + times.hand_over)
+        trained.append(max(free, trained[-1] if trained else 0.0) + seconds + times.adapter_transfer)
     total = trained[-1]
-    return Simulated(total, busy_sampling / (samplers * total), busy_training / total, tuple(ages))
+    return SimulationResult(total, busy_sampling / (samplers * total), busy_training / total, tuple(ages))
 
 
 def by_samplers(times: Times, counts: Sequence[int], **run: int) -> list[dict[str, float]]:
@@ -96,10 +96,10 @@ def by_samplers(times: Times, counts: Sequence[int], **run: int) -> list[dict[st
     rows: list[dict[str, float]] = []
     for count in counts:
         played = simulate(times, samplers=count, **run)
-        faster = rows[0]["seconds"] / played.seconds if rows else 1.0
+        speed_up = rows[0]["seconds"] / played.seconds if rows else 1.0
         rows.append(
             {
-                "samplers": count, "seconds": played.seconds, "faster": faster, "sampling": played.sampling,
+                "samplers": count, "seconds": played.seconds, "speed_up": speed_up, "sampling": played.sampling,
                 "training": played.training, "sampler_hours": count * played.seconds / 3600,
             }
         )  # fmt: skip
@@ -109,7 +109,7 @@ def by_samplers(times: Times, counts: Sequence[int], **run: int) -> list[dict[st
 def measured_turn(points: Sequence[tuple[int, float]]) -> Callable[[int], float]:
     """Interpolate the seconds of a turn linearly in the number of conversations; constant below, extrapolated above.
 
-    points: (conversations, seconds); those of one number are averaged. Raises: ValueError for fewer than two numbers.
+    points: (conversations, seconds); points with equal counts are averaged. Raises: ValueError for fewer than two numbers.
     """
     repeated: defaultdict[int, list[float]] = defaultdict(list)
     for count, spent in points:

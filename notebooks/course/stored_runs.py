@@ -51,7 +51,7 @@ def plot_runs(runs: pd.DataFrame, rule: str, measured: str) -> None:
 
 
 def tabulate(runs: pd.DataFrame, rule: str) -> pd.DataFrame:
-    """Return percent of held-out scenarios by seed, and the differences in points with their 95% intervals."""
+    """Return the percentage of held-out scenarios solved, by seed, and the differences in points with 95% intervals."""
     import pandas as pd
 
     def points(of: str) -> list[str]:

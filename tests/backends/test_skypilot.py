@@ -93,7 +93,7 @@ def test_a_task_contains_no_token(address):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), [({}, "give what to rent"), ({"gpu": "H100", "base_models": {}}, "name the models that the server may train"), ({"gpu": "H100", "art_version": "1.0; rm -rf /"}, "expected a tag, branch or commit"), ({"gpu": "H100", "art_version": "dist/missing.whl"}, "expected a tag, branch or commit")]
+    ("options", "words"), [({}, "pass one of them"), ({"gpu": "H100", "base_models": {}}, "name the models that the server may train"), ({"gpu": "H100", "art_version": "1.0; rm -rf /"}, "expected a tag, branch or commit"), ({"gpu": "H100", "art_version": "dist/missing.whl"}, "expected a tag, branch or commit")]
 )
 def test_invalid_task_options_raise(options, words, address):
     with pytest.raises(ValueError, match=words):

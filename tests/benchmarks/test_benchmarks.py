@@ -127,7 +127,7 @@ def test_rise_of_2048_has_the_columns_of_the_comparison(tmp_path, monkeypatch):
 
 def test_rise_of_generated_tasks_and_lakes(capsys):
     generated = partial(rise_reasoning_gym.measure, [3], "word_sequence_reversal", str(BASE), 1, steps=1, test=2)
-    for name, quick in (("rise_reasoning_gym", generated), ("rise_lake", partial(rising.of_seeds, rise_lake.measure_seed, [3], steps=1, test=2))):
+    for name, quick in (("rise_reasoning_gym", generated), ("rise_lake", partial(rising.run_seeds, rise_lake.measure_seed, [3], steps=1, test=2))):
         (run,) = printed(capsys, name, quick)["runs"]
         assert run["seed"] == 3 and {"untrained_best", "trained_best", "rule", "pass_at_8_untrained", "rise_low"} < run.keys()
     table = printed(capsys, "rise_reasoning_gym", partial(rise_reasoning_gym.table, str(BASE), ["products"], 2))
@@ -216,7 +216,7 @@ def nano_answers() -> skills.Skill:
 
 
 def short_games(by_tool: bool = False) -> skills.Skill:
-    """Let games end at the tile 16."""
+    """Let games end at the 16 tile."""
     skill = skills.game_2048(by_tool)
     short = {name: partial(getattr(skill, name), winning_tile=16) for name in ("play", "play_as_stock")}
     return replace(skill, **short)
@@ -239,11 +239,11 @@ def test_time_to_skill(skill, capsys, monkeypatch):
 
 def test_both_sides_get_the_same_reward_for_an_answer():
     texts = ["It costs 12 dollars", "12", "of 12, 13", "none", "112"]
-    assert skills.right([[{"role": "assistant", "content": text}] for text in texts], [12] * 5) == [1, 1, 0, 0, 0]
+    assert skills.price_reward([[{"role": "assistant", "content": text}] for text in texts], [12] * 5) == [1, 1, 0, 0, 0]
 
 
 def test_stock_trl_is_rewarded_for_correct_answers():
-    environment, scenario = skills.PaidForAnswers(), email_questions("train", 1)[0]
+    environment, scenario = skills.EmailCorrectnessEnvironment(), email_questions("train", 1)[0]
     for answer, paid in ((scenario.answer, 1.0), ("I don't know", 0.0), ("no such thing", 0.0)):
         environment.reset(scenario.id)
         assert environment.get_reward() == 0
@@ -253,14 +253,14 @@ def test_stock_trl_is_rewarded_for_correct_answers():
 
 def test_a_run_stops_at_its_time_limit_or_its_target():
     race = time_to_skill.Race("ours", 0, limit=30.0, goal=0.2)
-    race.measured(0.2)
-    race.trained(4.0)
-    assert not race.due and not race.arrived
-    race.trained(8.0)
+    race.add_evaluation(0.2)
+    race.add_training_time(4.0)
+    assert not race.due and not race.reached_goal
+    race.add_training_time(8.0)
     assert race.due
-    race.measured(0.4)
-    assert race.arrived and not race.out_of_time and not race.result()["stopped"]
-    race.trained(40.0)
+    race.add_evaluation(0.4)
+    assert race.reached_goal and not race.out_of_time and not race.result()["stopped"]
+    race.add_training_time(40.0)
     assert race.out_of_time and race.result()["seconds"] == 30.0
 
 

@@ -42,14 +42,14 @@ def test_rise_code(capsys, monkeypatch):
 
 def test_the_rewards_of_a_repair_and_of_a_special_case():
     def paid(calls, reward):
-        return asyncio.run(rise_code.paid(ScriptedModel(map(written, calls)), PROBLEM, reward))
+        return asyncio.run(rise_code.play_with_reward(ScriptedModel(map(written, calls)), PROBLEM, reward))
 
     repair, cheat, nothing = (paid(calls, "simple") for calls in (REPAIR, CHEAT, [None]))
     assert (repair.reward, cheat.reward, nothing.reward) == (1, -0.25, -1)
     assert (repair.metrics["special"], cheat.metrics["special"], repair.metrics["tries"]) == (0, 1, 1)
     assert [paid(calls, "visible").reward for calls in (REPAIR, CHEAT, [None])] == [1, 1, -1]
     assert repair.turn_rewards == [1, 0] and cheat.turn_rewards == [0, 0, 0, -0.25]
-    both = asyncio.run(rise_code.paid(ScriptedModel(["".join(map(written, REPAIR))]), PROBLEM, "simple"))
+    both = asyncio.run(rise_code.play_with_reward(ScriptedModel(["".join(map(written, REPAIR))]), PROBLEM, "simple"))
     assert both.turn_rewards == [1] and both.metrics["turns"] == 2  # an answer with two calls gets the sum of their rewards
     config = art.TrainConfig(learning_rate=rise_code.LEARNING_RATE, turn_discount=1, scale_rewards="batch")
     assert rise_code.config(0, 1) == config

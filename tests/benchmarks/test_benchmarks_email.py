@@ -190,7 +190,10 @@ def test_the_rewards_of_the_rise():
     right, wrong = calls_for(scenario), [("return_final_answer", {"answer": "nothing", "sources": []})]
     rewards = {}
     for reward in rise_email.REWARDS:
-        paid = [asyncio.run(rise_email.paid(ScriptedModel(map(written, c)), scenario, reward)) for c in (right, wrong, [None])]
+        paid = [
+            asyncio.run(rise_email.play_with_reward(ScriptedModel(map(written, calls)), scenario, reward))
+            for calls in (right, wrong, [None])
+        ]
         rewards[reward] = [trajectory.reward for trajectory in paid]
         assert [trajectory.turn_rewards is None for trajectory in paid] == [reward != "calls"] * 3
         (advantages,) = compute_advantages([art.TrajectoryGroup(paid)], rise_email.config(0, 1, reward))
@@ -202,7 +205,8 @@ def test_the_rewards_of_the_rise():
 
 def test_a_turn_discount_needs_the_reward_at_the_last_turn(monkeypatch):
     monkeypatch.setattr(rise_email, "TURN_DISCOUNT", 0.9)
-    trajectory = asyncio.run(rise_email.paid(ScriptedModel(map(written, calls_for(QUESTIONS[0]))), QUESTIONS[0], "art-e"))
+    model = ScriptedModel(map(written, calls_for(QUESTIONS[0])))
+    trajectory = asyncio.run(rise_email.play_with_reward(model, QUESTIONS[0], "art-e"))
     assert trajectory.turn_rewards == [0, 0, trajectory.reward] and rise_email.config(0, 1, "art-e").turn_discount == 0.9
 
 
@@ -242,7 +246,7 @@ def test_each_call_has_its_own_reward():
     nothing = ("search_emails", {"keywords": "no such words"})
 
     def paid(*calls):
-        return asyncio.run(rise_email.paid(ScriptedModel(map(written, calls)), scenario, "calls")).turn_rewards
+        return asyncio.run(rise_email.play_with_reward(ScriptedModel(map(written, calls)), scenario, "calls")).turn_rewards
 
     assert paid(nothing, look, look, other, read, read, answer) == pytest.approx([0, 0.5 / place, 0, 0, 0.5, 0, 1])
     assert paid(look, ("return_final_answer", {"answer": "7 dollars", "sources": []})) == pytest.approx([0.5 / place, 0])

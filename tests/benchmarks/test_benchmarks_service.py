@@ -53,7 +53,7 @@ def test_rise_service(capsys, monkeypatch):
 
 def test_the_rewards_of_a_conversation():
     def paid(calls, reward):
-        return asyncio.run(rise_service.paid(ScriptedModel(map(written, calls)), TASK, reward))
+        return asyncio.run(rise_service.play_with_reward(ScriptedModel(map(written, calls)), TASK, reward))
 
     calls = clerks_calls(TASK)
     served = {reward: paid(calls, reward) for reward in rise_service.REWARDS}
@@ -67,7 +67,7 @@ def test_the_rewards_of_a_conversation():
     assert served["whole"].reward == 1 and served["whole"].turn_rewards is None
     assert {talk.metrics["solved"] for talk in served.values()} == {1} and served["whole"].metrics["declined"] == 0
     assert paid([None], "milestones").reward == -0.6 and paid([None], "whole").reward == 0
-    both = asyncio.run(rise_service.paid(ScriptedModel(["".join(map(written, calls))]), TASK, "milestones"))
+    both = asyncio.run(rise_service.play_with_reward(ScriptedModel(["".join(map(written, calls))]), TASK, "milestones"))
     assert both.turn_rewards == [pytest.approx(0.25 * (len(calls) - 1) + 1)]  # an answer with several calls gets the sum of their rewards
 
 

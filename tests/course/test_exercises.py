@@ -208,7 +208,7 @@ WRONG = {
             ("CASCADE", "must not merge again"),
             ("lambda row: tuple([x for x in row if x] + [0] * row.count(0))", "Nothing merges"),
             ("lambda row: SLIDE(row[::-1])[::-1]", "to the right"),
-            ("lambda row: tuple(x for x in SLIDE(row) if x)", "fill up with zeros"),
+            ("lambda row: tuple(x for x in SLIDE(row) if x)", "pad it with zeros"),
             ("lambda row: tuple([x for x in SLIDE(row[::-1]) if x][::-1] + [0] * SLIDE(row[::-1]).count(0))", "Merge from the left"),
         ],
         "outcome": [

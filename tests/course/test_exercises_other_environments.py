@@ -84,7 +84,7 @@ RIGHT = {
 WRONG = {
     "adapter": [
         (Silent, "must return the task as text"), (TwoTools, "it sees hint, turn"), (NeverOver, "`over` true"),
-        (Shared, "an environment must keep its state in itself"), (OneSafe, "use `code_of(index)`"),
+        (Shared, "an environment must keep its own state"), (OneSafe, "use `code_of(index)`"),
         (PaidForTurns, "must be 1 and `over` true"),
     ],
     "worth": [

@@ -101,10 +101,10 @@ WRONG = {
         (lambda place, home: direction(place, home).upper(), "Expected one of left, right, up, down"),
     ],
     "hole": [
-        (lambda before, after: after - before, "From the distance 1, the step nearer"),
-        (lambda before, after: float(after == 1), "From the distance 1, the step nearer"),
-        (lambda before, after: float(after < 4), "From the distance 1, the step nearer"),
-        (lambda before, after: 8 - after if after else 0, "From the distance 1, the step nearer"),
+        (lambda before, after: after - before, "From distance 1, the step nearer"),
+        (lambda before, after: float(after == 1), "From distance 1, the step nearer"),
+        (lambda before, after: float(after < 4), "From distance 1, the step nearer"),
+        (lambda before, after: 8 - after if after else 0, "From distance 1, the step nearer"),
         (lambda before, after: 1 / (before - after - 1), "raised ZeroDivisionError"),
     ],
 }  # fmt: skip

@@ -26,7 +26,7 @@ def scrambled(board):
 # exercise: (module, sizes of a small training, a wrong answer, words of its hint)
 WRONG = {
     "group_size": (start_here, {"CALLS": 2}, lambda: 16, "of 4 calls made no update"),
-    "kl_penalty": (grpo_theory, {"HACK_STEPS": 4}, lambda: 0.01, "Still hacked: at the weight 0.01"),
+    "kl_penalty": (grpo_theory, {"HACK_STEPS": 4}, lambda: 0.01, "Still hacked: at weight 0.01"),
     "teacher": (tic_tac_toe, {"DEMONSTRATIONS": 128}, scrambled, "its rule is hard to learn"),
     "criterion": (ruler, {"STEPS": 3, "GAMES": 16}, ruler.brevity, "The share of games won falls"),
     "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "No hole: the robot learned to come home"),

@@ -119,7 +119,7 @@ def test_overlap_takes_the_longer_of_the_two():
 @pytest.mark.parametrize("staleness", [0, 1, 2, 3])
 def test_no_batch_is_older_than_allowed(staleness):
     for slower, oldest in ((3.0, min(staleness, 1)), (30.0, staleness)):  # with a learner as fast as the sampler, batches are hardly stale
-        times = Times(turn=lambda n: 0.1, turns=[1, 2, 5, 40], train=lambda n, slower=slower: slower, hand_over=0.5)
+        times = Times(turn=lambda n: 0.1, turns=[1, 2, 5, 40], train=lambda n, slower=slower: slower, adapter_transfer=0.5)
         played = simulate(times, samplers=3, groups=3, group_size=5, steps=30, max_staleness=staleness)
         assert max(played.ages) == oldest
 
@@ -129,7 +129,7 @@ def test_more_samplers_help_until_the_learner_is_the_bottleneck():
     rows = by_samplers(times, [1, 2, 4, 10, 100, 1000], groups=64, group_size=16, steps=5, max_staleness=1, slots=64)
     seconds = [row["seconds"] for row in rows]
     assert seconds == sorted(seconds, reverse=True)
-    assert all(row["faster"] <= row["samplers"] * 1.1 for row in rows)
+    assert all(row["speed_up"] <= row["samplers"] * 1.1 for row in rows)
     assert rows[-1]["training"] > 0.95 and rows[-1]["sampling"] < 0.1, "the remaining time is the learner's"
     hours = [row["sampler_hours"] for row in rows]
     assert hours[-1] > 50 * hours[0]

@@ -100,7 +100,7 @@ def test_errors_of_the_hub(checkpoint, at_hub, options, error, words):
 
 def test_an_unreachable_hub(checkpoint, at_hub):
     at_hub("http://127.0.0.1:9")
-    with pytest.raises(ConnectionError, match="Nothing was committed"):
+    with pytest.raises(ConnectionError, match="commits all or nothing"):
         push_to_hub(checkpoint, "me/agent")
 
 

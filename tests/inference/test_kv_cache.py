@@ -68,7 +68,7 @@ def forward(cache, plain, slots, counts, kept, windows, draws):
 @pytest.mark.parametrize("grouped", [SlotCache._grouped, SlotCache._padded_groups], ids=["as on a CPU", "as on a GPU"])
 def test_random_forwards_equal_reference_attention(seed, window, few, grouped, monkeypatch):
     monkeypatch.setattr(kv_cache, "MAX_MASKED", few)
-    monkeypatch.setattr(kv_cache, "FEW", few)
+    monkeypatch.setattr(kv_cache, "MIN_PADDED_SIZE", few)
     monkeypatch.setattr(kv_cache, "MAX_SCORES", 1000 * few)
     monkeypatch.setattr(SlotCache, "_grouped", grouped)
     choose, draws = random.Random(seed), torch.Generator().manual_seed(seed)

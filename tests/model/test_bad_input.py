@@ -104,7 +104,7 @@ def test_metadata_of_numpy_are_written_as_json(model):
 
 @pytest.mark.parametrize(("grpo", "words"), [
     ({"no_such_option": 1}, "trl.GRPOConfig has no option no_such_option"),
-    ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0: expected a number from 0"),
+    ({"max_grad_norm": -1.0}, "max_grad_norm is -1.0: expected a number >= 0"),
     ({"epsilon": "a"}, "epsilon is 'a'"), ({"temperature": math.nan}, "temperature is nan"),
 ])  # fmt: skip
 def test_a_wrong_option_of_trl_leaves_model_and_backend_usable(model, grpo, words):
@@ -158,7 +158,7 @@ def test_wrong_arguments_of_a_model():
     ):
         with pytest.raises(ValueError, match=words):
             art.TrainableModel(name="m", project="p", base_model="b", **options)
-    with pytest.warns(UserWarning, match="only init_args, .* are read; no effect: lora"):  # or one of ART's that is not read
+    with pytest.warns(UserWarning, match="only init_args, .* are known; no effect: lora"):  # or one of ART's that is not read
         art.TrainableModel(name="m", project="p", base_model="b", _internal_config={"lora": {"r": 4}})
     for backend in (LocalBackend, "local", None):
         with pytest.raises(TypeError, match="expected an instance, e.g. `await model.register"):

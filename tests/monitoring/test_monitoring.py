@@ -228,7 +228,7 @@ def test_a_run_on_a_server_is_monitored_as_one_in_process(server, tiny_base, rec
 
 @pytest.mark.parametrize("service", [401, 500, "reset", "hang"], indirect=True)
 def test_weights_and_biases_unavailable_warns_once_and_logs_to_files(service, tmp_path, recwarn, capfd):
-    monitor = WandbMonitor(api_key=KEY, base_url=service.url, patience=120, answer_in=3)
+    monitor = WandbMonitor(api_key=KEY, base_url=service.url, patience=120, start_timeout=3)
     model = model_of(tmp_path, monitor, name=f"m{service.mode}")  # wandb keeps the id of a failed run in the process
     for step in range(3):
         log(model, step)

@@ -74,7 +74,7 @@ def test_scores_order_games_as_their_true_outcomes(play):
 def test_measured_facts_agree_with_the_game():
     for seed, (n, limit) in itertools.product(range(8), enumerate([None, 5, 0, None, 3, None])):
         trajectory, game = rollout(players(seed)[n], seed, limit or None)
-        found = criteria_2048.played(trajectory)
+        found = criteria_2048.replay(trajectory)
         assert found.fault == (game.ended_by if game.ended_by in ("illegal", "malformed") else None)
         assert len(found.answers) == len(game.turn_rewards)
         assert sum(map(sum, game.board)) - found.total in (0, 2, 4)
@@ -84,9 +84,9 @@ def test_measured_facts_agree_with_the_game():
 def test_the_last_board_counts_answered_or_not():
     trajectory, _ = rollout(corner_player, 1, 4)
     *_, board, answer = trajectory.messages()
-    assert criteria_2048.played(trajectory).board == slide(parse(board["content"]), answer["content"])[0]
+    assert criteria_2048.replay(trajectory).board == slide(parse(board["content"]), answer["content"])[0]
     trajectory.messages_and_choices.append({"role": "user", "content": f"Your turn.\n{Game(0).render()}"})
-    assert criteria_2048.played(trajectory).board == Game(0).board
+    assert criteria_2048.replay(trajectory).board == Game(0).board
 
 
 def test_scores_do_not_depend_on_reward_rubric_and_order():

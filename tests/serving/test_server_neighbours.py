@@ -102,7 +102,7 @@ def test_a_client_cannot_open_all_sessions():
 def test_the_number_of_loaded_models_is_limited(tiny_base, tmp_path):
     async def main():
         backend = LocalBackend(path=tmp_path, engine="transformers", base_models={"tiny": str(tiny_base)})
-        models = ModelRegistry(backend, lambda loaded: None, most=1)
+        models = ModelRegistry(backend, lambda loaded: None, max_loaded=1)
         first = ModelSpec(project="p", name="first", base_model="tiny")
         await models.register(first)
         await models.register(first)
@@ -116,7 +116,7 @@ def test_the_number_of_loaded_models_is_limited(tiny_base, tmp_path):
 @pytest.mark.parametrize("bounded", ["counts", "templates", "pieces", "same"])
 def test_what_is_kept_of_each_prompt_is_bounded(tiny_base, monkeypatch, bounded):
     monkeypatch.setattr(sampler_module, "MAX_PROMPTS", 3)
-    for name in ("MAX_TEMPLATES", "MAX_PIECES", "MAX_SAME"):
+    for name in ("MAX_TEMPLATES", "MAX_PIECES", "MAX_CONVERSATIONS_PER_TEXT"):
         monkeypatch.setattr(prompts, name, 3)
     keys = RequestKeys()
     if bounded == "counts":

@@ -1,4 +1,4 @@
-"""The rollout of any environment of TRL's contract: what the model reads, what it is paid, and what a broken environment costs."""
+"""The rollout of any environment that follows TRL's contract: what the model reads, what it is paid, and what a broken environment costs."""
 
 import asyncio
 import re

@@ -11,7 +11,7 @@ from scripted_client import ScriptedClient
 
 from art_nb.environments import BrokenEnvironment, environment_tools, rollout_environment
 from art_nb.environments.adapters import textarena as adapter
-from art_nb.environments.adapters.base import extra
+from art_nb.environments.adapters.base import import_extra
 from art_nb.environments.adapters.gymnasium import GymnasiumEnvironment
 from art_nb.environments.adapters.textarena import TextArenaEnvironment, model_player, random_player
 
@@ -161,9 +161,9 @@ def test_a_missing_package_is_named_with_its_extra(monkeypatch):
 def test_warnings_of_a_packages_own_code_are_not_shown(tmp_path, monkeypatch, recwarn):
     (tmp_path / "written_long_ago.py").write_text('VALUE = 1 if "a" is "a" else 0')
     monkeypatch.syspath_prepend(tmp_path)
-    assert extra("written_long_ago", "games").VALUE == 1 and not recwarn.list
+    assert import_extra("written_long_ago", "games").VALUE == 1 and not recwarn.list
     monkeypatch.setattr("warnings.catch_warnings", None)  # the filters are left alone once a package is loaded
-    assert extra("written_long_ago", "games").VALUE == 1
+    assert import_extra("written_long_ago", "games").VALUE == 1
 
 
 def test_a_package_that_another_thread_imports_is_waited_for(tmp_path, monkeypatch):
@@ -171,7 +171,7 @@ def test_a_package_that_another_thread_imports_is_waited_for(tmp_path, monkeypat
     (tmp_path / "written_slowly.py").write_text("import time\ntime.sleep(0.3)\nVALUE = 1")
     monkeypatch.syspath_prepend(tmp_path)
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda _: extra("written_slowly", "games").VALUE, range(8))) == [1] * 8
+        assert list(pool.map(lambda _: import_extra("written_slowly", "games").VALUE, range(8))) == [1] * 8
 
 
 def test_the_tools_have_schemas():

@@ -111,13 +111,16 @@ def beginnings(sequences):
     return {tuple(ids[:end]) for ids in sequences for end in range(1, len(ids) + 1)}
 
 
-def sorted_ids(seed, count=12):
-    return sorted(s.ids for s in random_sequences(seed, count))
+def ids_in_training(seed, count=12):
+    """Return ids as in training: sorted, then without the last, so that one of them is a prefix of the one before it."""
+    draw = random.Random(seed)
+    whole = [[1, 1, 1] + draw.choices((2, 3), k=draw.randrange(2, 12)) for _ in range(count)]
+    return [ids[:-1] for ids in sorted([*whole, [4, 5, 6, 4], [4, 5, 7]])]
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_nodes_are_the_distinct_prefixes(seed):
-    sequences = sorted_ids(seed)
+    sequences = ids_in_training(seed)
     tree = PrefixTree(sequences)
     held = {}
     for ids, path in zip(sequences, tree.paths, strict=True):
@@ -148,7 +151,7 @@ def test_attention_equals_brute_force(monkeypatch, window, queries, on_cpu):
     monkeypatch.setattr(prefix_tree, "_on_cpu", lambda query: on_cpu)
     monkeypatch.setattr(prefix_tree, "MAX_QUERIES", queries)
     monkeypatch.setattr(prefix_tree, "CALL_COST", 20)
-    tree, generator = PrefixTree(sorted_ids(7)), torch.Generator().manual_seed(0)
+    tree, generator = PrefixTree(ids_in_training(7)), torch.Generator().manual_seed(0)
     needed = torch.rand(len(tree), generator=generator) < 0.3
     tree.set_needed(needed)
     query, key, value = (torch.randn(1, heads, len(tree), size, generator=generator) for heads, size in [(4, 8), (2, 8), (2, 6)])
@@ -171,7 +174,7 @@ def test_attention_of_bfloat16_is_computed_in_float32():
 @pytest.mark.parametrize("window", [None, 1, 4, 10**6])
 def test_the_mask_of_flex_attention_is_the_same(window):
     """The mask used on a GPU, evaluated with FlexAttention's unfused implementation."""
-    tree, generator = PrefixTree(sorted_ids(7)), torch.Generator().manual_seed(0)
+    tree, generator = PrefixTree(ids_in_training(7)), torch.Generator().manual_seed(0)
     query, key, value = (torch.randn(1, 2, len(tree), 16, generator=generator) for _ in range(3))
     found = flex_attention(query, key, value, block_mask=tree.block_mask(window), scale=0.3)
     expected = brute_force(query, key, value, tree, 0.3, window)

@@ -86,7 +86,7 @@ class SamplerActor:
         return await exchanging
 
     def _add(self, name: str, version: str, adapter: bytes) -> None:
-        """Add an adapter. If it is of a later step, drop the caches of the step before, as after a step in process."""
+        """Add an adapter. If it is of a later step, drop the caches of the step before, as `LoadedModel.finish` does."""
         before = self.policies.at()
         self.policies.add(name, version, adapter)
         if before != self.policies.at():

@@ -52,7 +52,7 @@ class ModelActors(RegisteredModel):
     def sampled(self) -> tuple[int, float]:
         return self.pool.tokens_sampled, self.pool.seconds
 
-    def all(self) -> list[Any]:
+    def all_actors(self) -> list[Any]:
         """Return all actors."""
         workers = self.workers.actors if self.workers else []
         return [*self.learners, *(sampler.actor for sampler in self.pool.samplers), *workers]
@@ -61,9 +61,9 @@ class ModelActors(RegisteredModel):
 class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
     """Trains and samples in Ray actors. A notebook that uses it in place of `LocalBackend()` runs unchanged.
 
-    With one sampler the tokens are identical to those in process. With several, the random draws are identical, too; only
+    With one sampler the tokens are identical to a `LocalBackend`'s. With several, the random draws are identical, too; only
     rounding differs, because requests are batched differently. Ray restarts an actor that dies: its requests are sent again,
-    its training step starts again from the checkpoint, and nothing is counted twice. It refuses `stream=True`.
+    its training step starts again from the checkpoint, and nothing is counted twice. Requests with `stream=True` fail.
 
     Args:
         address: a running Ray cluster's, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
@@ -125,7 +125,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
 
         if ray.is_initialized():
             for actors in self.models.values():
-                for actor in actors.all():
+                for actor in actors.all_actors():
                     ray.kill(actor)
             if self._started_ray:
                 ray.shutdown()

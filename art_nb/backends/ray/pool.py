@@ -24,7 +24,7 @@ from art_nb.rollouts.gathering import GatherResetDetector
 from art_nb.training.names import PolicyNames
 
 RETRY_PAUSE = 0.01  # seconds until an exchange that overtook its predecessor is sent again
-MAX_CONVERSATIONS = 10_000  # of which the pool remembers the sampler
+MAX_CONVERSATIONS = 10_000  # whose sampler the pool remembers
 MAX_PROMPTS = 100_000  # whose repetitions are counted
 ADAPTER_FILE = "adapter_model.safetensors"
 KEPT_ADAPTERS = 8  # most recently used

@@ -32,7 +32,7 @@ class RemotePolicyStore(PolicyStore):
         self.step = max(self.step, step or 0)
 
     def drop_oldest(self, needed: Collection[str]) -> None:
-        """Keep at most IN_MEMORY adapters, and those of the policies in `needed`, however many."""
+        """Drop the oldest adapters beyond IN_MEMORY, but none of a policy in `needed`."""
         steps = {self.step_of(name) for name in needed}
         others = [step for step in self._adapters if step not in steps]
         for step in others[: max(0, len(self._adapters) - IN_MEMORY)]:

@@ -15,12 +15,12 @@ TYPES: dict[str, type] = {"string": str, "integer": int, "number": float, "boole
 RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 
 
-def extra(module: str, name: str) -> Any:
+def import_extra(module: str, name: str) -> Any:
     """Import a package that an extra of art-nb installs. Raises: ImportError that names the extra."""
     if sys.modules.get(module):  # without touching the warning filters: an environment is made for each rollout
         return importlib.import_module(module)  # waits until another thread has imported it
     try:
-        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of foreign code, at its first import
+        with warnings.catch_warnings(action="ignore", category=SyntaxWarning):  # of third-party code, at its first import
             return importlib.import_module(module)
     except ImportError as error:
         if error.name and error.name.partition(".")[0] != module.partition(".")[0]:
@@ -28,7 +28,7 @@ def extra(module: str, name: str) -> Any:
         raise ImportError(f"{module} is not installed: pip install 'art-nb[{name}]'") from error
 
 
-async def awaited(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call_and_await(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Call a function, and await its result if it is async."""
     result = function(*args, **kwargs)
     return await result if inspect.isawaitable(result) else result

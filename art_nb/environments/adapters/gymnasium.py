@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from art_nb.environments.adapters.base import extra
+from art_nb.environments.adapters.base import import_extra
 
 OVER = "The game is over."
 CARDS = {1: "an ace"}
@@ -68,7 +68,7 @@ class GymnasiumEnvironment(AbstractContextManager):
         goal: str | None = None,
         **options: Any,
     ):
-        gym = extra("gymnasium", "gymnasium")
+        gym = import_extra("gymnasium", "gymnasium")
         known, ours, aim = GAMES.get(re.split(r"-v\d|8x8|Slippery", game)[0], (None, None, ""))
         if ours in (_on_a_map, _taxi) and describe is None:
             options = {"render_mode": "ansi"} | options

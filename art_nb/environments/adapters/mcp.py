@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from art_nb.environments.adapters.base import extra, with_tools
+from art_nb.environments.adapters.base import import_extra, with_tools
 from art_nb.environments.isolation import BrokenEnvironment
 from art_nb.mcp import complete_task_tool
 
@@ -26,7 +26,7 @@ def mcp_environment(
     reward: a function of an episode's calls; None: 0, for a judge such as RULER that scores trajectories.
     leave_out: tools that the model is not offered. options: of `mcp.Client`, such as `read_timeout_seconds`.
 
-    Raises: ImportError without the extra; ValueError for an unsupported tool name or schema; what the connection raises.
+    Raises: ImportError without the extra; ValueError for an unsupported tool name or schema; any error of the connection.
     """
     connect = Connector(server, options)
     with ExitStack() as stack:
@@ -44,7 +44,7 @@ class Connector:
     """Opens connections to one server."""
 
     def __init__(self, server: Any, options: dict[str, Any]):
-        self.server, self.options, self.package = server, options, extra("mcp", "mcp")
+        self.server, self.options, self.package = server, options, import_extra("mcp", "mcp")
 
     def __call__(self, stack: ExitStack) -> tuple[Any, Any, dict[str, dict]]:
         """Return (portal to the client's event loop, client, its tools by name), which `stack` closes."""
@@ -68,7 +68,7 @@ def _schema(tool: Any) -> dict:
 
 
 class McpEnvironment(AbstractContextManager):
-    """One episode at an MCP server, with a connection of its own. Made by `mcp_environment`."""
+    """One episode with an MCP server, over a connection of its own. Made by `mcp_environment`."""
 
     _setup: tuple[Connector, dict[str, dict], Callable[[Calls], float]]
 

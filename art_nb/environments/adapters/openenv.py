@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from art_nb.environments.adapters.base import extra, with_tools
+from art_nb.environments.adapters.base import import_extra, with_tools
 from art_nb.environments.isolation import BrokenEnvironment
 
 OVER = "The episode is over."
@@ -30,7 +30,7 @@ def openenv_environment(
     Raises: ImportError without the package; httpx.HTTPError if the server does not answer; ValueError for an action that
     cannot be a tool.
     """
-    package = extra("openenv.core", "openenv")
+    package = import_extra("openenv.core", "openenv")
     answer = httpx.get(f"{url.rstrip('/')}/schema", headers=headers, timeout=options.get("message_timeout_s", 60.0))
     action = answer.raise_for_status().json()["action"]
     # In a tuple, so that `describe` does not become a method, which TRL would list as a tool.

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from art_nb.environments.adapters.base import extra
+from art_nb.environments.adapters.base import import_extra
 
 FIRST_SEED = {"train": 0, "val": 1_000_000, "test": 2_000_000}
 MAX_SIZE = 1_000_000
@@ -44,7 +44,7 @@ class ReasoningGymEnvironment:
     size: items of a split, which `reset` counts from 0. config: of the dataset.
 
     The splits train, val and test start at different seeds; `item` is reasoning-gym's item, the same on every machine.
-    Raises: ImportError without the extra; ValueError for an unknown dataset, parser, split or index.
+    Raises: ImportError without the extra; ValueError for an unknown dataset, parser, split or index, or a size out of range.
     """
 
     plain_tool = "answer"
@@ -64,7 +64,7 @@ class ReasoningGymEnvironment:
             raise ValueError(f"size is {size:,}: expected 1 to {MAX_SIZE:,}, so that splits share no seed")
         self._parse, asks = PARSERS[parser] if isinstance(parser, str) else (parser, "")
         self._instruction = asks if instruction is None else instruction
-        create = extra("reasoning_gym", "reasoning-gym").create_dataset
+        create = import_extra("reasoning_gym", "reasoning-gym").create_dataset
         self._splits = {split: create(dataset, seed=seed, size=size, **config) for split, seed in FIRST_SEED.items()}
         self.size, self._parsed = size, False
         self.item: dict[str, Any] = {}

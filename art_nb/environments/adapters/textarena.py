@@ -8,7 +8,7 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
-from art_nb.environments.adapters.base import extra
+from art_nb.environments.adapters.base import import_extra
 from art_nb.environments.isolation import BrokenEnvironment
 from art_nb.types import Messages
 
@@ -67,8 +67,8 @@ class TextArenaEnvironment:
     def __init__(self, game: str, *, opponent: Player | None = None, players: int = 2, **options: Any):
         if players not in (1, 2):
             raise ValueError(f"players is {players}: expected 1, or 2 for a game against an opponent")
-        self._arena, self._game, self._players, self._options = extra("textarena", "textarena"), game, players, options
-        self._given, self._me = opponent, 0
+        self._arena, self._game, self._players = import_extra("textarena", "textarena"), game, players
+        self._options, self._given, self._me = options, opponent, 0
         self._seen: Messages = []
         self._result: tuple[dict, dict] | None = None
 

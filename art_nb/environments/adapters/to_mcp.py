@@ -1,10 +1,10 @@
-"""Serve one episode of an environment of TRL's contract to any MCP client. Source: https://modelcontextprotocol.io."""
+"""Serve one episode of a TRL-style environment to any MCP client. Source: https://modelcontextprotocol.io."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from art_nb.environments.adapters.base import awaited, extra
+from art_nb.environments.adapters.base import call_and_await, import_extra
 from art_nb.environments.contract import environment_tools, observation_text
 from art_nb.environments.tools import parse_arguments
 
@@ -15,9 +15,9 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
     Run it with `mcp.server.stdio.stdio_server`, or mount it as a web application; the reward is the environment's own
     `get_reward()`. A call that is malformed or raises is answered with an error, which the client's model reads.
 
-    Raises: ImportError without the extra; what `reset` raises.
+    Raises: ImportError without the extra; whatever `reset` raises.
     """
-    types, first = extra("mcp.types", "mcp"), observation_text("reset", environment.reset(**row))
+    types, first = import_extra("mcp.types", "mcp"), observation_text("reset", environment.reset(**row))
     tools = environment_tools(environment)
 
     async def list_tools(context: Any, params: Any) -> Any:
@@ -31,11 +31,11 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
     async def call_tool(context: Any, params: Any) -> Any:
         try:
             arguments = parse_arguments(tools.values(), params.name, params.arguments or {})
-            result = await awaited(getattr(environment, params.name), **arguments)
+            result = await call_and_await(getattr(environment, params.name), **arguments)
             text, failed = observation_text(params.name, result), False
         except Exception as error:  # the client's model reads what was wrong
             text, failed = str(error), True
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
 
-    make = extra("mcp.server", "mcp").Server
+    make = import_extra("mcp.server", "mcp").Server
     return make(name, instructions=first, on_list_tools=list_tools, on_call_tool=call_tool)

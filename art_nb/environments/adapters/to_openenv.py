@@ -1,28 +1,28 @@
-"""Serve an environment of TRL's contract to OpenEnv's clients. Source: the package `openenv` 0.10."""
+"""Serve an environment that follows TRL's contract to OpenEnv's clients. Source: the package `openenv` 0.10."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from art_nb.environments.adapters.base import extra
+from art_nb.environments.adapters.base import import_extra
 from art_nb.environments.contract import environment_tools
 from art_nb.environments.tools import parse_arguments
 
 
 def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -> Any:
-    """Return a FastAPI application, to run with uvicorn, that plays a new environment in each session.
+    """Return a FastAPI application, to run with uvicorn, that creates a new environment for each session.
 
     Clients list the tools and call them with OpenEnv's `ListToolsAction` and `CallToolAction`. The return value of `reset`
-    or of a tool is the observation's `result`; a step's reward is the change of the environment's `progress`, and the last
-    step's reward makes the sum equal to the environment's. The metrics are in the last observation's metadata.
+    or of a tool is the observation's `result`; a step's reward is the change in the environment's `progress`, and the last
+    step's reward makes the sum equal to `get_reward()`. The metrics are in the last observation's metadata.
 
     sessions: maximum number of concurrent sessions. Raises: ImportError without the package.
     """
-    server, types = extra("openenv.core.env_server", "openenv"), extra("openenv.core.env_server.mcp_types", "openenv")
-    base, state = extra("openenv.core.env_server.interfaces", "openenv").Environment, server.types.State
+    parts = ("", ".mcp_types", ".interfaces")
+    server, types, interfaces = (import_extra(f"openenv.core.env_server{part}", "openenv") for part in parts)
 
-    class Session(base):  # type: ignore[valid-type, misc]
+    class Session(interfaces.Environment):  # type: ignore[name-defined]
         """A session: one environment, reset whenever the client requests it."""
 
         SUPPORTS_CONCURRENT_SESSIONS = True
@@ -31,13 +31,13 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
             super().__init__()
             self._environment = environment_factory()
             self._tools = environment_tools(self._environment)
-            self._paid, self._steps = 0.0, 0
+            self._total_reward, self._steps = 0.0, 0
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **row: Any) -> Any:
             given = row if seed is None else {"seed": seed, **row}
             self._steps, first = 0, self._environment.reset(**given)
-            self._paid = self._progress()
-            return types.CallToolObservation(tool_name="reset", result=first, done=self._over, reward=self._paid)
+            self._total_reward = self._progress()
+            return types.CallToolObservation(tool_name="reset", result=first, done=self._over, reward=self._total_reward)
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             if isinstance(action, types.ListToolsAction):
@@ -49,7 +49,7 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
             except Exception as error:  # as in TRL, the model reads what was wrong
                 result = f"Error: {error}"
             worth = float(self._environment.get_reward()) if self._over else self._progress()
-            reward, self._paid = worth - self._paid, worth
+            reward, self._total_reward = worth - self._total_reward, worth
             metadata = dict(getattr(self._environment, "metrics", {})) if self._over else {}
             return types.CallToolObservation(
                 tool_name=action.tool_name, result=result, done=self._over, reward=reward, metadata=metadata
@@ -57,7 +57,7 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
 
         @property
         def state(self) -> Any:
-            return state(step_count=self._steps)
+            return server.types.State(step_count=self._steps)
 
         @property
         def _over(self) -> bool:

@@ -1,4 +1,4 @@
-"""An environment of TRL's contract as a taskset of verifiers. Source: the package `verifiers` 0.4 (`verifiers.v1`).
+"""Turn a TRL-style environment into a verifiers taskset. Source: the package `verifiers` 0.4 (`verifiers.v1`).
 
     class EmailTools(EnvironmentTools):
         environment_factory = EmailSearchEnvironment
@@ -12,7 +12,7 @@
     if __name__ == "__main__":
         EmailTools.run()
 
-They are module-level classes because verifiers starts the tools in their own process, with `python -m` this module.
+They are module-level classes because verifiers starts the tools in a process of their own, with `python -m MODULE`.
 Importing the adapter needs the package.
 """
 
@@ -65,28 +65,28 @@ class EnvironmentTask(vf.Task[EnvironmentData]):
     def toolsets(cls, config: Any) -> list[Any]:
         return [cls.tools(vf.ToolsetConfig())]
 
-    async def played(self, trace: Any) -> Any:
+    async def replayed(self, trace: Any) -> Any:
         """Return the environment after the calls of a trace, made through the same MCP tools."""
         tools, server = self.tools(vf.ToolsetConfig()), MCPServer(self.tools.__name__)
         await tools.setup_task(self.data)
         tools.register(server)
         for message in trace.assistant_messages:
             for call in message.tool_calls or []:
-                with suppress(Exception):  # the model read why when it made the call
+                with suppress(Exception):  # the model read the error when it made the call
                     await server.call_tool(call.name, json.loads(call.arguments))
         return tools.environment
 
     @vf.stop
     async def over(self, trace: vf.Trace) -> bool:
-        return bool(getattr(await self.played(trace), "over", False))
+        return bool(getattr(await self.replayed(trace), "over", False))
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
-        return float((await self.played(trace)).get_reward())
+        return float((await self.replayed(trace)).get_reward())
 
     @vf.metric
     async def metrics(self, trace: vf.Trace) -> dict[str, float]:
-        return {name: float(value) for name, value in getattr(await self.played(trace), "metrics", {}).items()}
+        return {name: float(value) for name, value in getattr(await self.replayed(trace), "metrics", {}).items()}
 
 
 class EnvironmentTaskset:

@@ -1,4 +1,4 @@
-"""A taskset of verifiers, given by the name of its module. Source: the package `verifiers` 0.4 (`verifiers.v1`)."""
+"""A verifiers taskset, given by the name of its module. Source: the package `verifiers` 0.4 (`verifiers.v1`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any
 
-from art_nb.environments.adapters.base import awaited, extra, with_tools
+from art_nb.environments.adapters.base import call_and_await, import_extra, with_tools
 from art_nb.environments.adapters.mcp import Connector
 
 
@@ -19,12 +19,12 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     The model ends a task with an answer without a call, or by calling `answer`. taskset: its module, as for verifiers' own
     commands. config: fields of its config.
 
-    Stops on requests or responses are not supported: they are called with the trace. Raises: ImportError without the
+    `@vf.stop` functions on requests or responses are not supported: all get the trace. Raises: ImportError without the
     package; ValueError for tasks that need a container or a runtime, and tools that share state with the task.
     """
-    vf, loaders = extra("verifiers.v1", "verifiers"), extra("verifiers.v1.utils.loaders", "verifiers")
+    vf, loaders = import_extra("verifiers.v1", "verifiers"), import_extra("verifiers.v1.utils.loaders", "verifiers")
     kind = loaders.taskset_class(taskset)
-    generic = extra("verifiers.v1.utils.generic", "verifiers")
+    generic = import_extra("verifiers.v1.utils.generic", "verifiers")
     configured = (generic.concrete_type(kind, vf.TasksetConfig) or vf.TasksetConfig)(id=taskset, **config)
     loaded, task_type = kind(configured), kind.task_type()
     _refuse_what_needs_a_runtime(vf, task_type)
@@ -45,7 +45,7 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
 def _refuse_what_needs_a_runtime(vf: Any, task: Any) -> None:
     for hook in ("setup", "finalize", "stage_verifier"):
         if getattr(task, hook) is not getattr(vf.Task, hook):
-            raise ValueError(f"{task.__name__} has `{hook}`, which needs a runtime of verifiers: run it with verifiers")
+            raise ValueError(f"{task.__name__} has `{hook}`, which needs a verifiers runtime: run it with verifiers")
     if task.NEEDS_CONTAINER:
         raise ValueError(f"{task.__name__} needs a container: run it with verifiers")
 
@@ -60,7 +60,7 @@ def _prefixed(tool: dict, prefix: str) -> dict:
 
 def _connections(toolsets: list[Any]) -> list[tuple[str, Connector]]:
     def server(toolset: Any) -> Any:
-        made = extra("mcp.server.mcpserver", "mcp").MCPServer(type(toolset).__name__)
+        made = import_extra("mcp.server.mcpserver", "mcp").MCPServer(type(toolset).__name__)
         toolset.register(made)
         return made
 
@@ -88,7 +88,7 @@ class VerifiersEnvironment(AbstractContextManager):
             raise ValueError(f"the taskset has no task {index}")
         prompt = self._task.data.prompt
         if prompt is None or not (isinstance(prompt, str) or all(message.role == "user" for message in prompt)):
-            raise ValueError("the task does not start with a user's message: run it with verifiers")
+            raise ValueError("the task does not start with a user message: run it with verifiers")
         self._portal = self._stack.enter_context(start_blocking_portal())
         toolsets = new_toolsets()  # verifiers starts them for each rollout, and sets them up before it lists their tools
         for toolset in toolsets:
@@ -98,7 +98,7 @@ class VerifiersEnvironment(AbstractContextManager):
         for prefix, connect in _connections(toolsets):
             portal, client, tools = connect(self._stack)
             self._clients |= {prefix + name: (portal, client, name) for name in tools}
-        trace, agent = extra("verifiers.v1.trace", "verifiers"), extra("verifiers.v1.configs.agent", "verifiers")
+        trace, agent = (import_extra(f"verifiers.v1.{name}", "verifiers") for name in ("trace", "configs.agent"))
         about = trace.TraceTask(type=type(self._task).__name__, data=self._task.data, key=self._task.key)
         self._trace = vf.Trace(task=about, agent=trace.AgentInfo(config=agent.AgentConfig()))
         self._over, self._scored, text = False, False, self._task.data.prompt_text
@@ -108,7 +108,7 @@ class VerifiersEnvironment(AbstractContextManager):
         return text
 
     def _add(self, message: Any, sampled: bool = False) -> None:
-        node, last = extra("verifiers.v1.graph", "verifiers").MessageNode, len(self._trace.nodes) - 1
+        node, last = import_extra("verifiers.v1.graph", "verifiers").MessageNode, len(self._trace.nodes) - 1
         self._trace.nodes.append(node(parent=last if last >= 0 else None, message=message, sampled=sampled))
 
     def _call(self, name: str, arguments: dict) -> str:
@@ -123,7 +123,7 @@ class VerifiersEnvironment(AbstractContextManager):
         self._add(vf.AssistantMessage(tool_calls=[vf.ToolCall(id=call, name=name, arguments=written)]), sampled=True)
         self._add(vf.ToolMessage(tool_call_id=call, name=name, content=text))
         for stop in self._task.hooks("stop"):
-            self._over = self._over or bool(self._portal.call(partial(awaited, stop, self._trace)))
+            self._over = self._over or bool(self._portal.call(partial(call_and_await, stop, self._trace)))
         return text
 
     def answer(self, text: str) -> str:
@@ -144,7 +144,7 @@ class VerifiersEnvironment(AbstractContextManager):
             self._portal.call(self._task.score, self._trace)
 
     def get_reward(self) -> float:
-        """Return the weighted sum of the task's rewards; 0 before the end. Raises: what a reward function raises."""
+        """Return the weighted sum of the task's rewards; 0 before the end. Raises: whatever a reward function raises."""
         if not self._over:
             return 0.0
         self._score()

@@ -16,7 +16,7 @@ def comparison_table(
 ) -> "pandas.DataFrame":
     """Return one row per model and step: trajectories, mean, and the bounds low and high of its 95% interval.
 
-    The interval assumes independent trajectories and a normal mean; a single trajectory has none.
+    The interval assumes independent trajectories and a normally distributed mean; a single trajectory has none.
 
     Args:
         df: of `load_trajectories`. metric_name: with or without "metric_".

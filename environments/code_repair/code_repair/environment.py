@@ -14,7 +14,7 @@ from art_nb.environments import RefusedCall, ToolEnvironment, ToolEpisode, quote
 from art_nb.trajectories import Trajectory
 from code_repair.problems import Check, Problem, load_problems
 from code_repair.sandbox import MontySandbox, Sandbox
-from code_repair.source import common_ends, definitions, fault, references
+from code_repair.source import common_ends, definitions, references, syntax_error
 from code_repair.trials import Verdict, judge
 
 MAX_TURNS = 12
@@ -22,7 +22,7 @@ MAX_CODE_LENGTH = 4000  # characters of one edit
 MAX_FILE_LENGTH = 20_000  # characters
 MAX_LINES = 60  # shown in one observation
 OVER = "The repair is over."
-FOUND_REWARD = 0.2  # for the first edit of the lines with the bug
+FOUND_REWARD = 0.2  # if the first edit changes a line with the bug; less if a later one does
 
 
 @cache
@@ -143,7 +143,9 @@ class Repair(ToolEpisode):
         return self.reward() if self.over else self.found_reward()
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers to chart: shares are 0 or 1; each component of the reward is `reward_` and its name."""
+        """Return the numbers to chart: counts, yes-or-no values as 0 or 1, the share of the hidden tests that pass, and each
+        component of the reward as `reward_` and its name.
+        """
         submitted = self.ended_by == "submitted"
         visible, hidden = self.verdict(self.files, self.problem.visible), self.hidden()
         return {
@@ -286,7 +288,7 @@ class CodeRepair(Repair):
         text = "\n".join([*lines[: first - 1], *new, *lines[last:]]) + "\n"
         if text == self.files[file]:
             raise RefusedCall("that changes nothing")
-        if wrong := fault(text):
+        if wrong := syntax_error(text):
             raise RefusedCall(f"with it the file can't be read: {wrong}")
         if len(text) > MAX_FILE_LENGTH:
             raise RefusedCall(f"a file may have {MAX_FILE_LENGTH:,} characters")

@@ -56,7 +56,7 @@ class MutationRepair(Repair):
 
     Attributes: those of `Repair`; given (the given code), tried (kind and line of each `mend` call that was carried out).
 
-    Raises: ValueError for a problem of several files.
+    Raises: ValueError for a problem with several files.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class MutationRepairEnvironment(ToolEnvironment, episode=MutationRepair):
     episode: MutationRepair
 
     def __init__(self, problems: Iterable[Problem] | None = None, **options: Any):
-        """problems: by default all of one file. options: of `MutationRepair`."""
+        """problems: by default all that have a single file. options: of `MutationRepair`."""
         chosen = problems or (problem for problem in load_problems() if len(problem.files) == 1)
         self._problems = {problem.id: problem for problem in chosen}
         self._options = options
@@ -188,7 +188,7 @@ def random_mutation_player(
 ) -> Callable[[MutationRepair], None]:
     """Return a player that tries mutations in random order, none twice, until all examples pass or `tries` are used up.
 
-    tries: at most `max_turns` are made; a model's code counts as submitted when its turns are used up, too. kinds: to try
+    tries: at most `max_turns` are made; a model's code also counts as submitted when its turns are used up. kinds: to try
     first, in this order.
     """
 
@@ -209,7 +209,7 @@ def random_mutation_player(
 
 def _source(problem: Problem) -> str:
     if len(problem.files) != 1:
-        raise ValueError(f"problem {problem.id} has {len(problem.files)} files; choose one of a single file, or CodeRepair")
+        raise ValueError(f"problem {problem.id} has {len(problem.files)} files; choose one with a single file or CodeRepair")
     return next(iter(problem.files.values()))
 
 

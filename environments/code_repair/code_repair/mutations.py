@@ -1,6 +1,6 @@
 """Mutations of source code: single small changes. They create the bugs of the problems and, as a baseline, repair them.
 
-Kinds: operator (+ for -, and for or), bound (< for <=, a number off by one), variable (another name of the function),
+Kinds: operator (+ for -, and for or), bound (< for <=, a number off by one), variable (another of the function's names),
 case (an if and its block removed), arguments (two swapped), default (another initial value).
 Source: DeMillo, Lipton, Sayward, Hints on Test Data Selection (1978), mutation testing.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from code_repair.source import Node, fault, parse, walk, words_of
+from code_repair.source import Node, node_text, parse, syntax_error, walk
 
 KINDS = ("operator", "bound", "variable", "case", "arguments", "default")
 
@@ -37,7 +37,7 @@ def mutations(text: str) -> list[Mutation]:
     found: dict[str, Mutation] = {}
     for kind, start, end, new in _edits(parse(text)):
         changed = _changed(text, kind, start, end, new)
-        if changed.text != text and changed.text not in found and not fault(changed.text):
+        if changed.text != text and changed.text not in found and not syntax_error(changed.text):
             found[changed.text] = changed
     return list(found.values())
 
@@ -64,7 +64,7 @@ def _edits(root: Node) -> Iterator[tuple[str, int, int, str]]:
 
 
 def _of_node(node: Node, names: list[str]) -> Iterator[tuple[str, int, int, str]]:
-    text, at = words_of(node) if node.child_count == 0 or node.type == "string" else "", (node.start_byte, node.end_byte)
+    text, at = node_text(node) if node.child_count == 0 or node.type == "string" else "", (node.start_byte, node.end_byte)
     parent = node.parent.type if node.parent else ""
     if (
         parent in ("binary_operator", "comparison_operator", "boolean_operator", "augmented_assignment")
@@ -75,7 +75,7 @@ def _of_node(node: Node, names: list[str]) -> Iterator[tuple[str, int, int, str]
         for bound in BOUNDS.get(node.type, ()):
             yield "bound", *at, bound
     elif node.type == "not_operator":
-        yield "operator", *at, words_of(node.child_by_field_name("argument"))
+        yield "operator", *at, node_text(node.child_by_field_name("argument"))
     elif node.type == "integer":
         kind = "default" if parent in ("default_parameter", "assignment") else "bound"
         for value in (int(text, 0) + 1, int(text, 0) - 1):
@@ -91,15 +91,15 @@ def _of_node(node: Node, names: list[str]) -> Iterator[tuple[str, int, int, str]
                 yield "variable", *at, other
     elif node.type == "argument_list" and len(node.named_children) == 2:
         first, second = node.named_children
-        yield "arguments", first.start_byte, second.end_byte, f"{words_of(second)}, {words_of(first)}"
-    elif node.type == "binary_operator" and words_of(node.child_by_field_name("operator")) in ("-", "//", "%"):
+        yield "arguments", first.start_byte, second.end_byte, f"{node_text(second)}, {node_text(first)}"
+    elif node.type == "binary_operator" and node_text(node.child_by_field_name("operator")) in ("-", "//", "%"):
         left, right = node.child_by_field_name("left"), node.child_by_field_name("right")
         if left.type in _SIMPLE and right.type in _SIMPLE:
-            operator = words_of(node.child_by_field_name("operator"))
-            yield "arguments", *at, f"{words_of(right)} {operator} {words_of(left)}"
-    elif node.type == "call" and node.parent and _calls_bound(node):
-        yield "bound", *at, f"{words_of(node)} - 1"
-        yield "bound", *at, f"{words_of(node)} + 1"
+            operator = node_text(node.child_by_field_name("operator"))
+            yield "arguments", *at, f"{node_text(right)} {operator} {node_text(left)}"
+    elif node.type == "call" and node.parent and _is_len_in_range(node):
+        yield "bound", *at, f"{node_text(node)} - 1"
+        yield "bound", *at, f"{node_text(node)} + 1"
     elif node.type in ("if_statement", "elif_clause") and not any(child.type == "else_clause" for child in node.children):
         alternatives = [child for child in node.children if child.type == "elif_clause"]
         if not alternatives:
@@ -110,14 +110,14 @@ def _of_node(node: Node, names: list[str]) -> Iterator[tuple[str, int, int, str]
 _SIMPLE = ("identifier", "integer", "call", "subscript", "parenthesized_expression", "attribute")
 
 
-def _calls_bound(node: Node) -> bool:
+def _is_len_in_range(node: Node) -> bool:
     """Return whether the call is `len(...)` as an argument of `range`."""
     around = node.parent
     return (
-        words_of(node.child_by_field_name("function")) == "len"
+        node_text(node.child_by_field_name("function")) == "len"
         and around.type == "argument_list"
         and around.parent is not None
-        and words_of(around.parent).startswith("range(")
+        and node_text(around.parent).startswith("range(")
     )
 
 
@@ -136,7 +136,7 @@ def _names(function: Node) -> list[str]:
         )
         in_targets = parent.type == "pattern_list"
         if is_parameter or is_target or in_targets:
-            found.append(words_of(node))
+            found.append(node_text(node))
     return list(dict.fromkeys(found))
 
 

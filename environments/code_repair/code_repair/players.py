@@ -10,7 +10,7 @@ from art_nb.environments import play
 from code_repair.environment import CodeRepair
 from code_repair.mutations import Mutation, mutations
 from code_repair.problems import Check
-from code_repair.source import common_ends, definitions, parse, walk, words_of
+from code_repair.source import common_ends, definitions, node_text, parse, walk
 
 __all__ = [
     "Player", "candidates", "guessing_player", "knowing_player", "mutation_player", "play", "special_case_player",
@@ -28,8 +28,8 @@ def candidates(repair: CodeRepair) -> Iterator[tuple[str, Mutation]]:
 def mutation_player(seed: int | None = None, most: int | None = None) -> Player:
     """Return a player that runs the examples on every mutation and submits the first with which all pass.
 
-    It does not use the tools to do so: turns are not counted, `repair.runs` is.
-    seed: of the order; None for the order of the text. most: mutations to try before it gives up.
+    It runs them without the tools: the runs count in `repair.runs`, not as turns.
+    seed: shuffles the order; None keeps the order of the text. most: mutations to try before it gives up.
     """
 
     def player(repair: CodeRepair) -> None:
@@ -93,7 +93,7 @@ def special_cased(text: str, entry: str, tests: list[Check]) -> str:
 def _arguments(call: str) -> list[str]:
     """Return the source text of each argument of a call."""
     found = next(node for node in walk(parse(call)) if node.type == "argument_list")
-    return [words_of(node) for node in found.named_children]
+    return [node_text(node) for node in found.named_children]
 
 
 def knowing_player(repair: CodeRepair) -> None:

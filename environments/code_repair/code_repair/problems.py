@@ -146,9 +146,9 @@ def _same(ours: Any, theirs: Any) -> bool:
 
 
 def joined(files: dict[str, str]) -> str:
-    """Join files to one source for a sandbox without files: each before those that import from it, without the imports.
+    """Join files into one source for a sandbox without files: each before those that import from it, without the imports.
 
-    All files share one namespace. Files that import each other in a cycle stay in the given order.
+    All files share one namespace. In an import cycle, the file that is reached first comes last.
     """
     if len(files) == 1:
         return next(iter(files.values()))

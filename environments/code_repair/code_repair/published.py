@@ -114,7 +114,7 @@ def _is_close(test: ast.Call) -> Check | None:
 
 
 def _literal(node: ast.expr) -> str | None:
-    """Return the `repr` of a literal; None for another expression."""
+    """Return the `repr` of a literal; None for any other expression."""
     try:
         return repr(ast.literal_eval(node))
     except (ValueError, TypeError):
@@ -149,7 +149,7 @@ class _Unconverted:
         return (*converted, *otherwise) if converted else None
 
     def report(self) -> None:
-        means = "are left out: no assertion can be converted", "run the assertions that cannot be converted in the sandbox"
+        means = "are left out: no assertion can be converted", "run their unconverted assertions in the sandbox"
         for tasks, how in zip((self.left_out, self.partly), means, strict=True):
             if tasks:
                 warnings.warn(f"{self.name}: {len(tasks)} problems {how} ({', '.join(tasks)})", stacklevel=3)

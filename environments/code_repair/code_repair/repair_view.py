@@ -1,4 +1,4 @@
-"""RepairView: the changed lines of a repair, and the result of each test."""
+"""RepairView: a line-by-line diff of a repair, and the results of its tests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RepairView:
     It is HTML without script, so it is also shown on GitHub; its repr is plain text. Code is escaped. The tests are run in
     the repair's sandbox when the view is made.
 
-    most: maximum number of tests shown, of either kind.
+    most: maximum number of tests shown of each kind.
     """
 
     def __init__(self, repair: Repair, most: int = 6):
@@ -55,7 +55,7 @@ class RepairView:
 
 
 def _difference(file: str, repair: Repair) -> list[str]:
-    """Return the file's lines, each after -, + or a space; if there are several files, after a line with its name."""
+    """Return the file's lines, each prefixed with -, + or a space; if there are several files, its name comes first."""
     old, new = repair.problem.files[file].splitlines(), repair.files[file].splitlines()
     lines = [line.rstrip("\n") for line in difflib.ndiff(old, new) if line[0] in _COLOURS]
     return lines if len(repair.files) == 1 else [f"  # {file}", *lines]

@@ -169,7 +169,7 @@ def _drop(stream: str, text: str) -> None:
 
 
 class ContainerSandbox:
-    """CPython in bubblewrap (Linux, its `python3`) or Docker (a local image with Python).
+    """CPython in bubblewrap (Linux, with the host's `python3`) or Docker (a local image with Python).
 
     Every run has its own process and container. `Limits.seconds` applies to the whole run, from the start of Python in the
     container. Standard output and error are discarded.

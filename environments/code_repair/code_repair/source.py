@@ -83,7 +83,7 @@ def walk(node: Node) -> Iterator[Node]:
         left.extend(reversed(node.children))
 
 
-def words_of(node: Node) -> str:
+def node_text(node: Node) -> str:
     """Return the source text of a node."""
     return node.text.decode("utf-8")
 
@@ -103,7 +103,7 @@ def definitions(text: str, grammar: Grammar = PYTHON) -> list[Definition]:
         ends = [end for end in ends if end > node.start_byte]
         around = node.parent if node.parent and node.parent.type == "decorated_definition" else node
         first, last = around.start_point[0] + 1, last_line(node)
-        found.append(Definition(words_of(name), kinds[node.type], first, last, depth=len(ends)))
+        found.append(Definition(node_text(name), kinds[node.type], first, last, depth=len(ends)))
         ends.append(node.end_byte)
     return found
 
@@ -116,11 +116,11 @@ def last_line(node: Node) -> int:
 
 def references(text: str, name: str, grammar: Grammar = PYTHON) -> list[int]:
     """Return the lines, counted from 1, that use the name, not counting strings and comments."""
-    nodes = (node for node in walk(parse(text, grammar)) if node.type in grammar.names and words_of(node) == name)
+    nodes = (node for node in walk(parse(text, grammar)) if node.type in grammar.names and node_text(node) == name)
     return sorted({node.start_point[0] + 1 for node in nodes})
 
 
-def fault(text: str, grammar: Grammar = PYTHON) -> str | None:
+def syntax_error(text: str, grammar: Grammar = PYTHON) -> str | None:
     """Return why the text is not valid source code, or None. Names must be ASCII: other letters may look like ASCII."""
     root = parse(text, grammar)
     for node in walk(root):
@@ -130,11 +130,11 @@ def fault(text: str, grammar: Grammar = PYTHON) -> str | None:
             first, last = node.start_point[0] + 1, last_line(node)
             if first < last:
                 return f"lines {first} to {last} can't be parsed: something is open, or indented wrongly"
-            return f"line {first} can't be parsed, near {' '.join(words_of(node).split())[:30]!r}"
+            return f"line {first} can't be parsed, near {' '.join(node_text(node).split())[:30]!r}"
         if node.type == grammar.block and not node.named_child_count:
             return f"line {node.start_point[0] + 1}: a block is empty"
-        if node.type in grammar.names and not words_of(node).isascii():
-            strange = next(letter for letter in words_of(node) if not letter.isascii())
+        if node.type in grammar.names and not node_text(node).isascii():
+            strange = next(letter for letter in node_text(node) if not letter.isascii())
             letter = unicodedata.name(strange, f"U+{ord(strange):04X}")
             return f"line {node.start_point[0] + 1}: names are written in ASCII, and {strange!r} is {letter}"
     return None

@@ -1,4 +1,4 @@
-"""The code repair task as a taskset of verifiers: its id is `code_repair`. Importing it needs `verifiers` 0.4."""
+"""The code repair task as a verifiers taskset: its id is `code_repair`. Importing it needs `verifiers` 0.4."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from code_repair.problems import Check, Problem, joined, same_value
 from code_repair.sandbox import Answer, Sandbox
-from code_repair.source import PYTHON, Node, parse, walk, words_of
+from code_repair.source import PYTHON, Node, node_text, parse, walk
 
 MAX_ANSWER_LENGTH = 120  # characters of an answer that are shown
 MAX_SHOWN = 2  # failing examples that are shown
@@ -77,15 +77,15 @@ def special_cases(problem: Problem, files: dict[str, str]) -> list[str]:
         value for test in problem.visible if test.gives is not None for value in (*_literals(test.gives), _bare(test.gives))
     }
     before = {
-        "".join(words_of(node).split()) for text in problem.files.values() for node in walk(parse(text)) if node.is_named
+        "".join(node_text(node).split()) for text in problem.files.values() for node in walk(parse(text)) if node.is_named
     }
     found = []
     for source in files.values():
         for node in walk(parse(source)):
-            text = " ".join(words_of(node).split())
+            text = " ".join(node_text(node).split())
             if "".join(text.split()) in before:
                 continue
-            parts = {_bare(words_of(part)) for part in walk(node) if part.is_named}
+            parts = {_bare(node_text(part)) for part in walk(node) if part.is_named}
             if node.type in CONDITIONS and _compares(node, inputs):
                 if node.type == "conditional_expression" or any(part.type == "return_statement" for part in walk(node)):
                     found += [text] if parts & given else []
@@ -99,7 +99,7 @@ def _compares(node: Node, inputs: set[str]) -> bool:
     comparisons = [child for child in walk(node) if child.type == "comparison_operator"]
     equal = [c for c in comparisons if any(part.type in ("==", "in", "is") for part in c.children)]
     conditions = equal + [child for child in walk(node) if child.type == "case_pattern"]
-    return any(_bare(words_of(part)) in inputs for condition in conditions for part in condition.named_children)
+    return any(_bare(node_text(part)) in inputs for condition in conditions for part in condition.named_children)
 
 
 # Values that correct code compares with, too: bounds of loops and recursions.
@@ -115,7 +115,7 @@ def _literals(text: str) -> set[str]:
     root = parse(text, PYTHON)
     lists = [node for node in walk(root) if node.type == "argument_list"]
     nodes = lists[0].named_children if lists else [node for node in walk(root) if node.type in _LITERALS][:1]
-    return {_bare(words_of(node)) for node in nodes if node.type in _LITERALS}
+    return {_bare(node_text(node)) for node in nodes if node.type in _LITERALS}
 
 
 def _bare(text: str) -> str:

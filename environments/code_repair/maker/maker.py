@@ -1,6 +1,6 @@
 """Make environments/code_repair/code_repair/data, functions with bugs to repair: `python -m data code_repair` (a minute).
 
-A function is the source of a family with the words of a variant. Expected values for random arguments come from the
+A function is a family's source with its slots filled by a variant. Expected values for random arguments come from the
 family's `truth`, a second implementation; a function that disagrees with it is an error. Bugs are single mutations that at
 least one example and one hidden test distinguish from the original.
 """
@@ -43,7 +43,7 @@ def split_of(place: int) -> str:
 
 
 def build(folder: Path, seed: int = 0) -> dict:
-    """Make the problems and write them to `folder`, whole or not at all. Returns the facts of the card."""
+    """Make the problems and write them to `folder`, whole or not at all. Returns the facts for the card."""
     with MontySandbox(LIMITS) as sandbox:
         rows = list(functions(sandbox, seed)) + list(modules(sandbox, seed))
     facts = {"seed": seed, **counts(rows)}
@@ -111,7 +111,7 @@ def row(
         verdict = judge(sandbox, files | {file: change.text}, tests)
         if not any(answer.out_of_time for answer in verdict.answers):
             fails.append((file, change, [not passes for passes in verdict.passes]))
-    order = telling([failed for _, _, failed in fails], len(tests))
+    order = greedy_order([failed for _, _, failed in fails], len(tests))
     visible, hidden = order[:VISIBLE], order[VISIBLE : VISIBLE + HIDDEN]
     bugs = []
     for file, change, failed in fails:
@@ -119,7 +119,7 @@ def row(
             was = tuple(files[file].splitlines()[change.first - 1 : change.last])
             bugs.append(Bug(change.kind, file, change.first, was, change.lines))
     rng.shuffle(bugs)
-    bugs = varied(bugs, most)
+    bugs = take_by_kind(bugs, most)
     rng.shuffle(bugs)
     return {
         "id": id, "split": split, "size": size, "family": family, "entry": entry, "files": files,
@@ -132,10 +132,10 @@ def row(
 def chosen(changes: list[Mutation], rng: random.Random) -> list[Mutation]:
     """Choose the mutations to run, kinds in turn."""
     rng.shuffle(changes)
-    return varied(changes, TRIED)
+    return take_by_kind(changes, TRIED)
 
 
-def varied(items: list, most: int) -> list:
+def take_by_kind(items: list, most: int) -> list:
     """Return `most` of the items, kinds in turn, so that rare kinds are included."""
     by_kind = [[item for item in items if item.kind == kind] for kind in KINDS]
     taken: list = []
@@ -144,7 +144,7 @@ def varied(items: list, most: int) -> list:
     return taken[:most]
 
 
-def telling(failures: list[list[bool]], tests: int) -> list[int]:
+def greedy_order(failures: list[list[bool]], tests: int) -> list[int]:
     """Return the tests in greedy order: each detects the most of the mutants that passed the tests before it."""
     left, open_ = list(range(tests)), list(range(len(failures)))
     order: list[int] = []
@@ -158,7 +158,7 @@ def telling(failures: list[list[bool]], tests: int) -> list[int]:
 
 
 def counts(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the facts of the card."""
+    """Return the facts for the card."""
     facts: dict[str, Any] = {}
     for split in BUGS:
         small = [r for r in rows if r["split"] == split and r["size"] == "function"]

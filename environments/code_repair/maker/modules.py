@@ -1,7 +1,7 @@
 """Modules of three files; the function that the tests call is in the last one.
 
-The bug is put into one of the other two, so that it is not where the failure appears. Each has (entry, files, draw, truth)
-like a family; no two share a function.
+The bug is put into one of the other two, so that it is not where the failure appears. Each module has `draw`
+and `truth` like a family; no two share a function.
 """
 
 from __future__ import annotations

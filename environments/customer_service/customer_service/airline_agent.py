@@ -15,12 +15,12 @@ class AirlineAgent(RuleAgent):
     user: dict
 
     def serve(self) -> None:
-        self.user_id = self.find(r"\b[a-z]+_[a-z]+_\d+\b", "What is your user id?")
+        self.user_id = self.ask_until_found(r"\b[a-z]+_[a-z]+_\d+\b", "What is your user id?")
         self.user = self.call("get_user_details", user_id=self.user_id)
         wish = self.wish()
         if "fly from" in wish:
             self._book(wish)
-        reservation_id = self.find(r"\b[A-G]\d{5}\b", "What is the reservation?")
+        reservation_id = self.ask_until_found(r"\b[A-G]\d{5}\b", "What is the reservation?")
         reservation = self.call("get_reservation_details", reservation_id=reservation_id)
         if "cancel reservation" in wish:
             self._cancel(reservation)

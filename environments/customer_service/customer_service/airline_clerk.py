@@ -22,7 +22,7 @@ CAUSES = {"I am ill": "health", "There is a storm": "weather", "My plans have ch
 
 
 class AirlineClerk(RuleClerk[AirlineDesk]):
-    """The clerk of the airline. A hurried one charges for no bags and compensates everybody."""
+    """The clerk of the airline. A hurried one never charges for bags and compensates everybody."""
 
     def next_call(self) -> Call:
         desk = self.desk

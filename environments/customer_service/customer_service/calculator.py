@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 CHARACTERS = "0123456789+-*/(). "
-MOST_BITS = 100_000  # of a power; the largest float has 1,024
+MAX_POWER_BITS = 100_000  # of a power; the largest float has 1,024
 
 _OPERATORS: dict[type, Callable] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv,
@@ -22,7 +22,7 @@ _OPERATORS: dict[type, Callable] = {
 def evaluate(expression: str) -> str:
     """Return the value, rounded to two decimals, as text such as `2.0`.
 
-    Raises: the exception that Python raises for the expression; OverflowError for powers of more than MOST_BITS bits.
+    Raises: ValueError for a character not in CHARACTERS; else as Python, but OverflowError for powers over MAX_POWER_BITS.
     """
     if not all(character in CHARACTERS for character in expression):
         raise ValueError("invalid characters in expression")
@@ -51,6 +51,6 @@ def _value(node: Any) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
     whole = isinstance(base, int) and isinstance(exponent, int)
-    if whole and abs(base) > 1 and base.bit_length() * exponent > MOST_BITS:
+    if whole and abs(base) > 1 and base.bit_length() * exponent > MAX_POWER_BITS:
         raise OverflowError("int too large to convert to float")
     return operator.pow(base, exponent)

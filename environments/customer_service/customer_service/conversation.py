@@ -10,18 +10,18 @@ from typing import Any
 
 from art_nb.trajectories import Trajectory
 from customer_service.customer import STOP, Customer
-from customer_service.policy import READS
+from customer_service.policy import READ_ONLY_TOOLS
 from customer_service.policy_monitor import PolicyMonitor
 from customer_service.tasks import Task, communicated, goal_state
 from customer_service.world import World, is_error
 
 MAX_TURNS = 20
 OVER = "The conversation is over."
-HANDED_OVER = "transfer_to_human_agents"
+TRANSFER_TOOL = "transfer_to_human_agents"
 
 
 class Conversation:
-    """An attempt at a task. A turn is a message of the agent or a tool call.
+    """An attempt at a task. A turn is a message from the agent or a tool call.
 
     Attributes: world (the current state), goal (the world after the task's actions), opening (the customer's first message),
     turns, turn_rewards (the change of `progress` in each turn), ended_by (None while the conversation runs, then "customer",
@@ -72,7 +72,7 @@ class Conversation:
         function = {"name": name, "arguments": arguments}
         self.log += [{"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": function}]}]
         self.log += [{"role": "tool", "name": name, "content": answer}]
-        self._end_turn(before, "transfer" if name == HANDED_OVER and not is_error(answer) else None)
+        self._end_turn(before, "transfer" if name == TRANSFER_TOOL and not is_error(answer) else None)
         return answer
 
     def _end_turn(self, before: float, ended_by: str | None) -> None:
@@ -126,7 +126,7 @@ class Conversation:
     def metrics(self) -> dict[str, float]:
         """Return the metrics to chart. `broke_` plus a rule's name counts the violations of that rule."""
         writes = sum(
-            call["function"]["name"] not in READS for message in self.log for call in message.get("tool_calls", ())
+            call["function"]["name"] not in READ_ONLY_TOOLS for message in self.log for call in message.get("tool_calls", ())
         )
         violations = self.monitor.violations
         return {

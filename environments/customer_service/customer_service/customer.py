@@ -42,7 +42,7 @@ class Customer(Protocol):
         ...
 
     def reply(self, message: str) -> str:
-        """Return the reply to a message of the agent. A reply that contains STOP is the last."""
+        """Return the reply to a message from the agent. A reply that contains STOP is the last."""
         ...
 
 
@@ -52,8 +52,8 @@ class RuleCustomer:
     The script is `task.wants`:
       opening: the first message. wish: repeated when no rule matches the agent's message.
       facts: {key of QUESTIONS: answer to a question about it}; facts that are not asked for are not mentioned.
-      names: texts that a proposal must all contain to get a yes; otherwise it gets a no.
-      change: {"says", "wish", "names"}: said instead of the first yes; the customer wants this from then on.
+      names: texts, all of which a proposal must contain to get a yes; otherwise it gets a no.
+      change: {"says", "wish", "names"}: said instead of the first yes or no; the customer wants this from then on.
       second: the same, said at the first refusal.
       correction: said at the first refusal by a customer whose opening names a wrong order.
       pushes: said one by one at further refusals, before the customer gives up.

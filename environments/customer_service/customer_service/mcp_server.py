@@ -13,7 +13,7 @@ import asyncio
 from typing import Any
 
 from customer_service.course import course_world
-from customer_service.policy import POLICIES, READS
+from customer_service.policy import POLICIES, READ_ONLY_TOOLS
 from customer_service.world import World, is_error
 
 
@@ -25,13 +25,13 @@ def make_server(world: World, write: bool = False) -> Any:
     from mcp import types
     from mcp.server import Server
 
-    offered = [tool["function"] for tool in world.tools if write or tool["function"]["name"] in READS]
+    offered = [tool["function"] for tool in world.tools if write or tool["function"]["name"] in READ_ONLY_TOOLS]
 
     async def list_tools(context: Any, params: Any) -> Any:
         tools = [
             types.Tool(
                 name=tool["name"], description=tool["description"], input_schema=tool["parameters"],
-                annotations=types.ToolAnnotations(read_only_hint=tool["name"] in READS),
+                annotations=types.ToolAnnotations(read_only_hint=tool["name"] in READ_ONLY_TOOLS),
             )
             for tool in offered
         ]  # fmt: skip

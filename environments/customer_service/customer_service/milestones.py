@@ -87,7 +87,7 @@ class Milestones:
         yield from self._answers_to_facts(text)
 
     def _answers_to_facts(self, text: str) -> Iterator[str]:
-        """Yield the customer's reactions to what the agent found: a wrong number, no such variant, a rejected wish."""
+        """Yield the customer's reactions: to a wrong number, an unavailable variant, a prepared form or a rejected wish."""
         looked_up = any(name.startswith("record") for name in self.reached)
         if looked_up and self.script.get("correction", "\0") in text:
             yield "correction"

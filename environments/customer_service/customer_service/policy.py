@@ -81,7 +81,7 @@ Compensation
 
 POLICIES = {"retail": RETAIL, "airline": AIRLINE}
 
-READS = frozenset(
+READ_ONLY_TOOLS = frozenset(
     "calculate find_user_id_by_email find_user_id_by_name_zip get_order_details get_product_details get_reservation_details "
     "get_user_details list_all_airports list_all_product_types search_direct_flight search_onestop_flight think "
     "transfer_to_human_agents".split()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from customer_service.policy import READS, bags_to_pay, compensation, may_cancel
+from customer_service.policy import READ_ONLY_TOOLS, bags_to_pay, compensation, may_cancel
 from customer_service.world import SCHEMAS, World
 
 ADVICE = re.compile(r"\b(recommend|suggest|advise|in my opinion|i think|if i were you|you should)", re.IGNORECASE)
@@ -52,7 +52,7 @@ class PolicyMonitor:
         self.violations["unidentified"] += owner is not None and self.user_id is None
         if name.startswith("find_user_id"):
             self.user_id = self.user_id or answer
-        if name not in READS:
+        if name not in READ_ONLY_TOOLS:
             subject = str(arguments.get("order_id") or arguments.get("reservation_id") or "")
             self.violations["unconfirmed"] += not (self.confirmed and subject in self.proposal)
             if self.domain == "airline":

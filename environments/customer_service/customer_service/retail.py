@@ -207,7 +207,7 @@ def _record(data: Transaction, table: str, key: str, kind: str) -> dict:
 
 
 def _order_with_status(data: Transaction, order_id: str, status: str, error: str) -> dict:
-    """Return the order. Raises: ToolError with the message `error` if its status is another."""
+    """Return the order. Raises: ToolError with the message `error` if it has another status."""
     order = _record(data, "orders", order_id, "order")
     if order["status"] != status:
         raise ToolError(error)

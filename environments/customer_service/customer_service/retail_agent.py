@@ -29,7 +29,7 @@ class RetailAgent(RuleAgent):
                 self._change_item(order, wish)
 
     def _identify_customer(self) -> None:
-        identity = self.find(r"\S+@[\w.]+\w|I am \w+ \w+, zip \d+", "What is your email, or your name and zip?")
+        identity = self.ask_until_found(r"\S+@[\w.]+\w|I am \w+ \w+, zip \d+", "What is your email, or your name and zip?")
         if "@" in identity:
             self.user_id = self.call("find_user_id_by_email", email=identity)
         else:
@@ -52,7 +52,7 @@ class RetailAgent(RuleAgent):
     def _cancel(self, order: dict) -> None:
         if order["status"] != "pending" and self.chooses_correctly():
             self.decline("an order that is not pending cannot be cancelled")
-        stated = self.find("no longer needed|ordered by mistake", "What is the reason?")
+        stated = self.ask_until_found("no longer needed|ordered by mistake", "What is the reason?")
         reason = self.choose(stated, ["no longer needed", "ordered by mistake"])
         order_id = order["order_id"]
         self.write(f"I will cancel order {order_id}: {reason}.", "cancel_pending_order", order_id=order_id, reason=reason)

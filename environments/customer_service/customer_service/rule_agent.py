@@ -68,7 +68,7 @@ class RuleAgent:
             return None
         return json.loads(answer) if answer.startswith(("{", "[")) else answer
 
-    def find(self, pattern: str, question: str) -> str:
+    def ask_until_found(self, pattern: str, question: str) -> str:
         """Return the last match in the customer's messages; ask the question until there is one."""
         while not (found := re.findall(pattern, "\n".join(self.customer_messages))):
             self.say(question)
@@ -82,7 +82,7 @@ class RuleAgent:
     def payment_method(self, question: str) -> dict:
         """Look up the payment method that the customer names."""
         methods = list(self.call("get_user_details", user_id=self.user_id)["payment_methods"].values())
-        source = PAYMENT_SOURCES[self.find("|".join(PAYMENT_SOURCES), question)]
+        source = PAYMENT_SOURCES[self.ask_until_found("|".join(PAYMENT_SOURCES), question)]
         correct = [method for method in methods if method["source"] == source]
         return self.choose(correct[0] if correct else methods[0], methods)
 

@@ -99,7 +99,7 @@ def goal_state(world: World, task: Task) -> World:
 
 
 def communicated(outputs: Iterable[str], agent_messages: Sequence[str]) -> dict[str, bool]:
-    """Return for each output whether one of the agent's messages contains it, ignoring case and commas."""
+    """Return for each output whether one of the agent's messages contains it, ignoring case and the message's commas."""
     messages = [message.lower().replace(",", "") for message in agent_messages]
     return {output: any(output.lower() in message for message in messages) for output in outputs}
 

@@ -1,4 +1,4 @@
-"""Customer service as a taskset of verifiers: its id is `customer_service`. Importing it needs `verifiers` 0.4."""
+"""Customer service as a taskset for `verifiers` 0.4, which must be installed to import it. Its id is `customer_service`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from customer_service.policy import READS, compensation, may_cancel
+from customer_service.policy import READ_ONLY_TOOLS, compensation, may_cancel
 from customer_service.policy_monitor import PolicyMonitor
 from customer_service.tasks import Task
 from customer_service.world import World, is_error
@@ -54,7 +54,7 @@ def _identity_problems(world: World, task: Task) -> Iterator[str]:
 
 
 def _action_problems(world: World, task: Task) -> Iterator[str]:
-    """Yield actions that fail, violate the policy or are not needed."""
+    """Yield the faults of the actions: they fail, violate the policy, are not needed, or the digest is wrong."""
     now, monitor = world.fork(), PolicyMonitor(world.domain)
     monitor.user_id, monitor.customer_text = task.user_id, " ".join(task.wants["facts"].values())
     for name, arguments in task.actions:
@@ -73,7 +73,7 @@ def _action_problems(world: World, task: Task) -> Iterator[str]:
         for number, action in enumerate(task.actions):
             if number != left_out:
                 other.call(*action)
-        if other.changes() == now.changes() and task.actions[left_out].name not in READS:
+        if other.changes() == now.changes() and task.actions[left_out].name not in READ_ONLY_TOOLS:
             yield f"{task.actions[left_out].name} is not needed"
 
 

@@ -33,7 +33,7 @@ Draft = tuple[list[tuple[str, dict]], Script, tuple[str, ...]]  # actions, scrip
 
 
 class TaskGenerator:
-    """Generates tasks for one world. Each kind is a method that returns a task of a user, or None where none is possible."""
+    """Generates tasks for one world. Each kind is a method that drafts a user's task, or returns None if impossible."""
 
     kinds: tuple[Callable[[Any, str], Draft | None], ...]
 
@@ -428,8 +428,8 @@ maker/words.py) with seed {seed}.
 
 The splits train, val and test share no customer. maker/check.py checks the finished files, independently of the generator: each
 task's calls succeed, follow the policy and are all needed; required answers can be looked up; the customer's statements determine
-the solution; where nothing is due, a rule forbids the wish. tests/environments/customer_service/test_service_tasks.py has a
-rule-based agent that reads only the conversation solve every task of the test split.
+the solution; where nothing is due, a rule forbids the wish. tests/environments/customer_service/test_service_tasks.py checks
+that a rule-based agent, which reads only the conversation, solves every task of the test split.
 
 SHA256SUMS lists the files' hashes. Licence: Apache-2.0, like the project.
 """  # noqa: E501 - a table's row is one line

@@ -23,7 +23,7 @@ class RecordGenerator:
         self.taken: set[str] = set()
 
     def number(self, prefix: str, digits: int) -> str:
-        """Return a random number with this many digits, never the same twice."""
+        """Return `prefix` and a random number with this many digits, never the same twice."""
         while (drawn := f"{prefix}{self.rng.randrange(10 ** (digits - 1), 10**digits)}") in self.taken:
             pass
         self.taken.add(drawn)

@@ -59,7 +59,7 @@ class Search:
 
 
 def accuracy(trajectory: Trajectory) -> tuple[float, str]:
-    """Score how likely the answer is correct, by what was read; 0.3 for no answer, which is better than a wrong one."""
+    """Score how likely the answer is correct, given the emails read; 0.3 for no answer, which is better than a wrong one."""
     search = searched(trajectory)
     if search.malformed:
         return 0.0, "a call that can't be carried out ended it"
@@ -78,7 +78,7 @@ def efficiency(trajectory: Trajectory) -> tuple[float, str]:
 
 
 def completeness(trajectory: Trajectory) -> tuple[float, str]:
-    """Score the share of named sources that were read and state it; without a sound answer at most 0.5, for effort."""
+    """Score the share of named sources that were read and state the answer; at most 0.5, for effort, if it is not sound."""
     search = searched(trajectory)
     if not _sound(search):
         return _looked(search)
@@ -154,12 +154,12 @@ def _unread(search: Search, best: Statement) -> dict[str, str]:
 def searched(trajectory: Trajectory) -> Search:
     """Reconstruct the search of a trajectory.
 
-    Raises: ValueError if there is no message of the user.
+    Raises: ValueError if there is no user message.
     """
     messages = trajectory.messages()
     user_messages = [str(message["content"]) for message in messages if message["role"] == "user"]
     if not user_messages:
-        raise ValueError(f"{trajectory} has no message of the user; the first must ask the question")
+        raise ValueError(f"{trajectory} has no user message; the first must ask the question")
     search = Search(read_question(user_messages[0].rpartition("\n")[2]))
     made = set()
     for name, arguments, result in _calls(messages):

@@ -157,8 +157,8 @@ class EmailSearch(ToolEpisode):
         A correct answer earns 1, plus 0.3 if a correct source is among those named, up to 0.1 for naming few sources and up
         to 0.1 for using few turns. Otherwise the base is -1 for a wrong answer, 0 for none and -2 to -1.8 for a malformed
         call, plus up to 0.1 for each of: a correct email was found, it was read, no email that does not exist was read, a
-        correct email was named as a source, and the share of turns used (for not giving up early). These add up to less
-        than the distance between two bases. Source: the reward of the ART-E example of OpenPipe's ART.
+        correct email was named as a source, and the share of turns used (for not giving up early). These add up to at
+        most 0.5, less than the distance between these three. Source: the reward of the ART-E example of OpenPipe's ART.
         """
         right, used = set(self.scenario.sources), self.turns / self.max_turns
         named = bool(right & set(self.sources))
@@ -180,7 +180,7 @@ class EmailSearch(ToolEpisode):
         return sum(self.reward_parts(wrong).values())
 
     def metrics(self) -> dict[str, float]:
-        """Return the numbers to chart: shares are 0 or 1; each component of the reward is `reward_` and its name."""
+        """Return the numbers to chart: flags are 0 or 1; each component of the reward is `reward_` and its name."""
         right = set(self.scenario.sources)
         return {
             "correct": float(self.ended_by == "answered" and self.correct),

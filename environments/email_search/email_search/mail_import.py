@@ -1,7 +1,8 @@
 """Import real mail: an .mbox file, a folder of .eml files, or the Enron emails and questions.
 
 Your own mail stays on this machine: only `load_enron` uses the network, to download that data set. Real mail has broken
-headers, unknown encodings and missing dates; parts that cannot be decoded are left out; only duplicates are dropped.
+headers, unknown encodings and missing dates: text that cannot be decoded is replaced or left out. Of your own emails, only
+duplicates are dropped.
 """
 
 from __future__ import annotations

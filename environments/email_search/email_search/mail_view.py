@@ -12,7 +12,7 @@ from email_search.environment import I_DONT_KNOW, OVER, TOOLS, same_answer
 from email_search.mailbox import fts_query
 from email_search.players import STOP_WORDS
 
-READ, ANSWER, SEARCH = (tool["function"]["name"] for tool in TOOLS)  # by name
+READ, ANSWER, SEARCH = (tool["function"]["name"] for tool in TOOLS)  # TOOLS is sorted by name
 OUTCOMES = ("correct", "wrong", "gave_up", "out_of_turns", "malformed")
 QUESTION = re.compile(r"Inbox: (?P<inbox>.*)\nToday: (?P<today>.*)\n(?P<question>(?s:.*))")
 NOTHING = "No mail fits."
@@ -29,8 +29,8 @@ def mail_view(record: dict) -> dict | None:
       step: {"turn", "result": indices of the turns (result: or None), "name": of the tool, "given": [[argument, value]],
       "fault": why the call was not carried out, or "", "note": the observation if it is neither hits nor an email,
       "hits": [{"id", "date", "sender", "subject", "snippet"}] or None, "mail": {"id", "headers": [[name, pieces]], "body"}
-      or None}. Subject, snippet and body are lists of pieces: a text, or [text, "query" or "question"] for a word of the
-      last query or of the question, in any grammatical form that a search finds.
+      or None}. Subject, snippet and body are lists of pieces: a string, or [string, "query" or "question"] for a word of
+      the last query or of the question, in any grammatical form that a search finds.
     """
     metadata, turns = record.get("metadata") or {}, record["turns"]
     names = {call["name"] for turn in turns for call in turn.get("tool_calls") or []}
@@ -118,7 +118,7 @@ def _step(call: dict, result: str | None, marker: _Marker) -> dict:
 
 
 def _arguments(text: str | dict) -> list[list]:
-    """Return the arguments as [name, value], value a text or a list of texts; if not a JSON object, as one text."""
+    """Return the arguments as [name, value], each value a string or a list of strings; if not a JSON object, one string."""
     try:
         given = (json.loads(text) if isinstance(text, str) else text).items()
         return [[name, list(map(_as_text, value)) if isinstance(value, list) else _as_text(value)] for name, value in given]

@@ -158,7 +158,7 @@ class Mailbox:
         sort: str = "relevance",
         limit: int = 10,
     ) -> list[Hit]:
-        """Return the emails of an inbox that match all arguments, best first.
+        """Return the emails of an inbox that match all arguments, in the order of `sort`.
 
         Args:
             keywords: words that the subject or body must contain, all of them, in any grammatical form; no operators.
@@ -235,7 +235,7 @@ def write_mailbox(folder: str | Path, mails: Iterable[Mail]) -> None:
         database.executescript("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF;" + SCHEMA)
         database.execute("BEGIN")
         ids: dict[str, int] = {}
-        named: set[str] = set()  # addresses whose name is known; the first name is kept
+        named: set[str] = set()  # addresses whose name is known; the first one seen is kept
         for key, mail in enumerate(mails, start=1):
             _insert(database, ids, named, key, mail)
         database.execute("COMMIT")

@@ -24,7 +24,7 @@ ENDS: tuple[tuple[str | None, dict[str, Any] | None], ...] = (
 
 
 def heuristic_player(search: EmailSearch, **arguments: str) -> None:
-    """Search for the question's content words, fewer while nothing is found; read two emails; answer with the first match.
+    """Search for the question's content words, dropping words until an email matches; read two; answer with the first match.
 
     A match is text of the form that the question calls for, such as a date for "when". arguments: added to every search.
     """
@@ -129,5 +129,5 @@ def _poor_queries(question: Question) -> list[dict[str, str]]:
 
 
 def _misread(value: str, rng: random.Random) -> str:
-    """Return the value with another first digit, or without its last letter."""
+    """Return the value with a random first digit, or without its last letter."""
     return re.sub(r"\d", str(rng.randrange(1, 10)), value, count=1) if re.search(r"\d", value) else value[:-1]

@@ -33,9 +33,9 @@ MONTH = re.compile(rf"\b({'|'.join(MONTHS)}) (\d{{4}})\b")
 class Question:
     """A parsed question.
 
-    pattern: a regular expression for its answers, or None if unknown. words: keywords of an email on it, in the question's
-    order. person, month (`YYYY-MM`): the sender and time of the email, or empty. which: "first" or "final" if the question
-    implies that there are several values, else empty.
+    pattern: a regular expression for its answers, or None if unknown. words: keywords that an email about it contains, in
+    the question's order. person, month (`YYYY-MM`): the sender and time of the email, or empty. which: "first" or "final"
+    if the question implies that there are several values, else empty.
     """
 
     pattern: str | None

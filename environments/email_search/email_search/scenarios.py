@@ -22,10 +22,10 @@ class Scenario:
     """One question.
 
     inbox: the address of the user; only the emails of this inbox may be read. asked: the day of the question, `YYYY-MM-DD`.
-    sources: message ids of all emails in this inbox that contain the answer, the email that first states it first.
+    sources: message ids of all emails in this inbox that contain the answer, the one that first states it at the front.
     kind, about, sender, after, before, which: where the answer is, for the checker and the demonstrations, never for the
-      agent: the kind of fact; words that an email about it contains; its sender; the days it was sent between; and whether
-      the "first" or the "final" of several values is asked for. Empty if there is no such condition.
+      agent: the kind of fact; words that an email about it contains; its sender and the days it was sent between, each
+      empty if there is no such condition; and whether the "first" or the "final" of several values is asked for.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The email task as a taskset of verifiers: its id is `email_search`. Importing it needs `verifiers` 0.4."""
+"""The email task as a `verifiers` taskset: its id is `email_search`. Importing it needs `verifiers` 0.4."""
 
 from __future__ import annotations
 

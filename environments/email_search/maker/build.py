@@ -1,4 +1,4 @@
-"""Write the data of email_search, the made-up emails and the questions about them: `python -m data mailbox` (seconds)."""
+"""Write email_search's data, the made-up emails and the questions about them: `python -m data mailbox` (takes seconds)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def build(folder: Path = DATA, seed: int = 0) -> dict:
     """
     mails, scenarios = make(seed)
     if found := problems(mails, scenarios):
-        raise ValueError(f"{len(found)} scenarios are unsound; the first: {found[0]}; correct maker.py or words.py")
+        raise ValueError(f"the scenarios have {len(found)} faults; the first: {found[0]}; correct maker.py or words.py")
     facts = describe(mails, scenarios) | {"seed": seed}
 
     def fill(new: Path) -> None:
@@ -69,7 +69,8 @@ Made by `python -m data mailbox` (maker/build.py; maker.py makes the mails from 
 
 - `mails.jsonl.gz`: one mail per line, by date. On first use `email_search.course_mailbox()` builds an SQLite database with
   a full-text index from it, in the user's cache folder.
-- `scenarios.jsonl`: one question per line, with its answer and the ids of all mails in the user's inbox that contain it.
+- `scenarios.jsonl`: one question per line, with its answer and the ids of all mails in the user's inbox
+  that are about the question and contain it.
 
 The people of train, val and test work in three offices that send each other no mail with facts, and no two questions ask
 for the same fact (a project and topic, sometimes with a month or a sender). Each answer is in the body of its sources,

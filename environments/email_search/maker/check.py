@@ -1,4 +1,4 @@
-"""Check scenarios against the finished emails: each answer is in its sources, and no other email contains it.
+"""Check scenarios against the finished emails: each answer is in its sources, and in no other email about the question.
 
 It does not depend on how the emails are made. An email is about a question if it contains the question's keywords and
 matches its sender and dates. An email's own text ends where it begins to quote.

@@ -46,7 +46,7 @@ class Draft:
         return self.states | (self.parent.states if self.parent else set())
 
     def inboxes(self) -> list[str]:
-        """Return the names of the sender and all recipients, each once."""
+        """Return the names of the sender and all recipients that have an inbox, each once."""
         recipients = [member for name in (*self.to, *self.cc) for member in LISTS.get(name, [name])]
         return [name for name in dict.fromkeys([self.sender, *recipients]) if name in EVERYONE]
 
@@ -89,7 +89,7 @@ def _deal(rng: random.Random) -> dict[str, list[tuple[str, str]]]:
 
 
 class Office:
-    """Write the work mail of one split: of one office, which sends mail with facts to nobody outside."""
+    """Writes the work mail of one split, that is of one office, which sends no mail with facts to outsiders."""
 
     def __init__(self, rng: random.Random, split: str):
         self.rng, self.split = rng, split
@@ -139,7 +139,7 @@ class Office:
         return mail, values
 
     def write_series(self, name: str, topic: str) -> None:
-        """Write the same email every month with another count; a question names the month."""
+        """Write the same email every month with a different count; a question names the month."""
         rng = self.rng
         sender, to, cc = self._group()
         start, wording = rng.randrange(16), rng.random()
@@ -187,7 +187,7 @@ class Office:
         return sender, others[:split], others[split:]
 
     def _text(self, wording: float, mail: Draft, sentences: list[str], values: dict[str, str], topic: str) -> str:
-        """Return a greeting, an opener longer than a snippet, the sentences between fillers, and a signature.
+        """Return a greeting, an opener longer than a snippet, sentences and fillers in random order, and a signature.
 
         Equal wordings give equal texts except for values and topic.
         """
@@ -201,7 +201,7 @@ class Office:
         return f"{hello}\n{rng.choice(words.OPENERS)} {' '.join(body)}\n{rng.choice(words.CLOSINGS)}, {first_name}"
 
     def _correction(self, parent: Draft, kind: str, versions: list[str], topic: str) -> Draft:
-        """Return an email by the same sender that states a new value and quotes the parent; append it to `versions`."""
+        """Return an email by the same sender that quotes the parent and states a new value; append it to `versions`."""
         group = [parent.sender, *parent.to, *parent.cc]
         versions.append(_value(self.rng, kind, parent.date, group, versions))
         mail = _answer_to(self.rng, parent, parent.sender, parent.to, parent.cc)

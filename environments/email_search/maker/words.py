@@ -19,7 +19,7 @@ OFFICES = {
     "val": ("East", "Eric Snow,Gina Bell,Rosa Finch,Tom Heath,Vera Pond"),
     "test": ("South", "Alan Birch,Cora Lane,Dean Swift,Edna Rose,Greg Thorn,Kate Winter,Neil Sands"),
 }  # fmt: skip
-"""Split to (the office's name, its people). Work mail stays in an office; only news and lists reach all offices."""
+"""Split -> (the office's name, its people). Work mail stays within an office; only news and lists reach all offices."""
 
 OUTSIDERS = ("Zoe Carter", "Max Porter", "Bea Mason", "Ron Baker", "Liz Cooper", "Ted Miller")
 

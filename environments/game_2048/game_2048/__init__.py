@@ -1,4 +1,4 @@
-"""2048: slide tiles, merge equal ones, reach a given tile before no move is left."""
+"""2048: slide tiles, merge equal ones, reach a given tile before the moves run out."""
 
 from importlib.util import find_spec
 from typing import Any

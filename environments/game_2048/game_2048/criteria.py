@@ -46,7 +46,7 @@ class ReplayedGame:
 
 def accuracy(trajectory: Trajectory) -> tuple[float, str]:
     """The result: 1 for the winning tile, 0 for an illegal or malformed answer, else the progress in doublings."""
-    game = played(trajectory)
+    game = replay(trajectory)
     if game.fault:
         return 0.0, "an illegal move ended the game" if game.fault == "illegal" else "a malformed answer ended the game"
     if game.largest >= game.goal:
@@ -56,7 +56,7 @@ def accuracy(trajectory: Trajectory) -> tuple[float, str]:
 
 def efficiency(trajectory: Trajectory) -> tuple[float, str]:
     """How well tiles were merged: the largest tile relative to the largest that the sum allows, in doublings."""
-    game = played(trajectory)
+    game = replay(trajectory)
     if game.fault:
         return 0.0, "an invalid answer ended it"
     possible = max(2, min(game.goal, 2 ** int(log2(game.total))))
@@ -66,7 +66,7 @@ def efficiency(trajectory: Trajectory) -> tuple[float, str]:
 
 def completeness(trajectory: Trajectory) -> tuple[float, str]:
     """How long the game was: the board's sum relative to a board full of winning tiles, in doublings; 1 if won."""
-    game = played(trajectory)
+    game = replay(trajectory)
     if game.largest >= game.goal and not game.fault:
         return 1.0, "it was played until it was won"
     full = len(game.board) ** 2 * game.goal
@@ -75,7 +75,7 @@ def completeness(trajectory: Trajectory) -> tuple[float, str]:
 
 def user_satisfaction(trajectory: Trajectory) -> tuple[float, str]:
     """The share of answers that are exactly one of the four directions."""
-    answers = played(trajectory).answers
+    answers = replay(trajectory).answers
     clear = sum(answer in MOVES for answer in answers)
     return clear / len(answers) if answers else 0.0, f"{clear} of {len(answers)} answers are a direction and nothing else"
 
@@ -85,7 +85,7 @@ CRITERIA = weighted(
 )
 
 
-def played(trajectory: Trajectory) -> ReplayedGame:
+def replay(trajectory: Trajectory) -> ReplayedGame:
     """Reconstruct the game from boards in user or tool messages and answers given as words or tool calls.
 
     Raises: ValueError if no message ends with a board.

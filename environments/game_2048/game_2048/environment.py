@@ -40,12 +40,12 @@ _SEEDS_PER_SPLIT = 1_000_000
 
 @dataclass(frozen=True)
 class TurnWeights:
-    """Weights of the features in `turn_reward`, and rewards of the end of a game.
+    """Weights of the features in `turn_reward`, and rewards for the end of a game.
 
     illegal: the whole reward of an illegal or malformed answer.
     win, loss: added to the reward of the turn that wins the game, or after which no move is left.
 
-    merges, empty, monotonicity, smoothness, closeness: of the features.
+    merges, empty, monotonicity, smoothness, closeness: weights of these features.
 
     An endless game must be worth less than a win; otherwise delaying the win pays. With the default weights a legal turn
     earns about half of their sum, and with a discount of 0.95 an endless game is worth 0.5 * 0.15 / (1 - 0.95) = 1.5.
@@ -131,8 +131,8 @@ class Game:
     seed: at least 0. The value of the k-th new tile depends only on (seed, k); its place also on which cells are empty. The
       games of a group share a seed, so that less of the difference between their rewards is luck.
     size: the board has size x size cells, at least 2.
-    winning_tile: the tile that wins the game, a power of two from 8.
-    weights: of `turn_rewards`.
+    winning_tile: the tile that wins the game, a power of two, at least 8.
+    weights: for `turn_rewards`.
 
     Attributes: board, score (sum of the tiles made by merging), moves (number of legal moves), ended_by (None while the game
     runs, then "won", "stuck", "illegal" or "malformed"), turn_rewards (one per answer given to `move`).

@@ -87,9 +87,9 @@ def evaluate(board: Board) -> float:
 def row_value(row: tuple[int, ...]) -> float:
     """Return 200,000 + 270 * empty cells + 700 * merges - 47 * zigzag - 11 * weight of a row or column.
 
-    With the level of a cell (log2 of its tile, or 0): weight is the sum of level**3.5; zigzag is the smaller of the sum of
+    The level of a cell is log2 of its tile, or 0. Weight is the sum of level**3.5; zigzag is the smaller of the sum of
     rises and the sum of falls of level**4 between neighbouring cells; a run of k > 1 equal tiles, ignoring empty cells, has
-    k merges. The 200,000 keep ordinary boards above a lost one, whose value is 0.
+    k merges. The 200,000 keeps ordinary boards above a lost one, whose value is 0.
     Source: form and weights of R. Xiao's 2048-ai (github.com/nneonneo/2048-ai).
     """
     levels = [tile.bit_length() - 1 if tile else 0 for tile in row]
@@ -123,7 +123,7 @@ class _Tables(NamedTuple):
     left: np.ndarray  # (rows,) uint64, the row slid left
     right: np.ndarray  # (rows,) uint64
     value: np.ndarray  # (rows,) float64, row_value
-    growth: np.ndarray  # (rows,) float64, mean change of the value by a new tile, summed over the empty cells
+    growth: np.ndarray  # (rows,) float64, mean change in value due to a new tile, summed over the empty cells
 
 
 @cache

@@ -1,4 +1,4 @@
-"""2048 as a taskset of verifiers: its id is `game_2048`. Importing it needs `verifiers` 0.4."""
+"""2048 as a verifiers taskset: its id is `game_2048`. Importing it needs `verifiers` 0.4."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _openings(split: str) -> tuple[Board, ...]:
 
 
 class TicTacToeEnvironment:
-    """A game against a player, for TRL's `environment_factory`. The model has the side that is to move in the opening.
+    """A game against a player, for TRL's `environment_factory`. The model plays the side to move in the opening.
 
     opponent: makes the other side's player from a seed. Each row of the dataset has an `opening` (default: the empty board)
     and a `seed` (default 0), and a prompt whose last user message is empty: TRL appends the first board to it.

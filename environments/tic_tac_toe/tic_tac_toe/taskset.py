@@ -1,4 +1,4 @@
-"""Tic-tac-toe as a taskset of verifiers: its id is `tic_tac_toe`. Importing it needs `verifiers` 0.4."""
+"""Tic-tac-toe as a verifiers taskset: its id is `tic_tac_toe`. Importing it needs `verifiers` 0.4."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Exercise:
     observed: str = ""
 
     def inputs(self) -> list[tuple]:
-        """Return inputs that no other call has: an answer may change the lists and dicts that it gets."""
+        """Return fresh copies of the inputs: an answer may change the lists and dicts that it gets."""
         return [tuple(deepcopy(each) if isinstance(each, list | dict) else each for each in case) for case in self.cases()]
 
     def seen(self, answer: Any) -> list:
@@ -98,7 +98,7 @@ class Exercise:
 
 
 class NeverEnds(BaseException):
-    """The answer does not terminate. No `except Exception` of the answer catches it."""
+    """The answer does not terminate. No `except Exception` in the answer catches it."""
 
 
 def _call(observe: Callable[[Callable, tuple], Any], answer: Callable, inputs: tuple) -> Any:
@@ -116,7 +116,7 @@ def _empty(value: Any) -> bool:
 
 
 def _nothing_returned(answer: Callable) -> CheckResult:
-    """Return the verdict on a function that returned nothing: a stub, which names nothing, or one that lacks a return."""
+    """Return the verdict on a function that returned nothing: a stub, which uses no names, or one that lacks a return."""
     code = getattr(answer, "__code__", None)
     if code and (code.co_names or code.co_nlocals > len(inspect.signature(answer).parameters)):
         return CheckResult("wrong", "Your function returned None for every input: is a `return` missing?")
@@ -141,7 +141,7 @@ def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], CheckResult]
     def check(name: str, answer: Any) -> CheckResult:
         """Return the verdict on an answer. Raises: KeyError when no exercise has this name."""
         if name not in exercises:
-            raise KeyError(f"no exercise is called {name!r}; there are {', '.join(exercises)}")
+            raise KeyError(f"no exercise is called {name!r}; the exercises are {', '.join(exercises)}")
         return exercises[name].check(answer)
 
     return check
@@ -158,7 +158,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """Format a value briefly: numbers with four digits, tensors as lists, a game as its board."""
+    """Format a value briefly: floats with four digits, tensors as lists, a game as its board."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, float):
         return f"{value:.4g}"

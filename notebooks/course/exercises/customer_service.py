@@ -124,7 +124,7 @@ PAY = Exercise(right=_pays, cases=lambda: [(True, True, True, 0)], accept=_wrong
 
 
 def _price_desks() -> list[tuple[FrontDesk]]:
-    """Return the validation customers who want to know a price."""
+    """Return a desk for each validation customer who wants to know a price."""
     tasks = [task for task in course_tasks("retail", "val") if task.wants["kind"] == "price"]
     return [(FrontDesk(course_world("retail"), task),) for task in tasks]
 

@@ -75,7 +75,7 @@ MATCHES = Exercise(
         "`15:10` is not the time `10:15`: a time is one word.": lambda given, truth: _match(given, truth, word=r"\w+"),
         "An additional word makes an answer wrong, even a repeated one: compare lists, not sets.":
             lambda given, truth: _match(" ".join(dict.fromkeys(given.split())), truth),
-        "`14 MAY` is `14 May`: lower the case first.": lambda given, truth: _match(given, truth, case=False),
+        "`14 MAY` is `14 May`: convert to lower case first.": lambda given, truth: _match(given, truth, case=False),
         "An incomplete answer is wrong: `Omar` is not `Omar Reed`.":
             lambda given, truth: bool(given) and set(_words(given)) <= set(_words(truth)),
     },
@@ -86,15 +86,15 @@ MATCHES = Exercise(
 ENOUGH = {"first": 0.9, "final": 0.75}  # some questions have a near-duplicate that is newer than the email they are about
 
 
-def _asked() -> list[Scenario]:
+def _search_scenarios() -> list[Scenario]:
     """Validation questions about a project and a topic, whose sender and month don't matter."""
     return [scenario for scenario in scenarios("val") if not scenario.sender and not scenario.after]
 
 
-def _top_mail_is_right(arguments_of: Callable[[tuple[str, ...], str], dict]) -> str | None:
+def _wrong_search(arguments_of: Callable[[tuple[str, ...], str], dict]) -> str | None:
     """Return what is wrong with a function (about, which) -> search, judged by the positions of the right emails."""
     places: dict[str, list[int | None]] = {"first": [], "final": []}  # 0 is the top; None: not listed
-    for scenario in _asked():
+    for scenario in _search_scenarios():
         arguments = arguments_of(scenario.about, scenario.which)
         result = EmailSearch(course_mailbox(), scenario).call("search_emails", arguments)
         if result.startswith(("Malformed", "Refused")):
@@ -107,16 +107,16 @@ def _top_mail_is_right(arguments_of: Callable[[tuple[str, ...], str], dict]) -> 
     if missing > len(every) / 4:
         return found + "An email must contain all keywords. Which words does it certainly contain, and are they enough?"
     if places["first"].count(0) < ENOUGH["first"] * len(places["first"]):
-        return found + "A question for the first of several values needs the oldest email first: use `sort`."
+        return found + "A question about the first of several values needs the oldest email first: use `sort`."
     if places["final"].count(0) < ENOUGH["final"] * len(places["final"]):
-        return found + "A question for the final value needs the newest email first; bm25 (`relevance`) ignores dates."
+        return found + "A question about the final value needs the newest email first; bm25 (`relevance`) ignores dates."
     return None
 
 
 SEARCH = Exercise(
     right=lambda about, which: {"keywords": " ".join(about), "sort": "oldest" if which == "first" else "newest"},
-    cases=lambda: [(scenario.about, scenario.which) for scenario in _asked()],
-    accept=_top_mail_is_right,
+    cases=lambda: [(scenario.about, scenario.which) for scenario in _search_scenarios()],
+    accept=_wrong_search,
 )
 
 # 3. A reward that ranks
@@ -132,8 +132,8 @@ WHY = (
 def _searches() -> list[list[tuple[str, EmailSearch]]]:
     """Return, for each rank from the lowest, searches for one question as (description, search).
 
-    In each pair of a rank but the lowest the second must earn more. A search without a partner tests only that the ranks do
-    not overlap.
+    Except in the lowest rank, searches are in pairs, of which the second must earn more. A search without a partner tests
+    only that the ranks do not overlap.
     """
     scenario = scenarios("train", 1)[0]
     source = scenario.sources[0]
@@ -178,7 +178,7 @@ def _searches() -> list[list[tuple[str, EmailSearch]]]:
     return found
 
 
-def _ranks(reward: Callable[[EmailSearch], float]) -> str | None:
+def _wrong_reward(reward: Callable[[EmailSearch], float]) -> str | None:
     """Return what is wrong with a reward: the outcome must decide, and partial credit only among equal outcomes."""
     earned = [[(what, reward(search)) for what, search in rank] for rank in _searches()]
     flat = [pair for rank in earned for pair in rank]
@@ -202,7 +202,7 @@ def _ranks(reward: Callable[[EmailSearch], float]) -> str | None:
 REWARD = Exercise(
     right=lambda search: search.reward(),
     cases=lambda: [(search,) for rank in _searches() for _, search in rank],
-    accept=_ranks,
+    accept=_wrong_reward,
 )
 
 # 4. The credit of each call

@@ -59,7 +59,7 @@ SLIDE = Exercise(
             lambda row: _packed(slide_row(row[::-1])[0][::-1]),
         "Two tiles merge, not a whole run of them: (2, 2, 2, 2) gives (4, 4, 0, 0).": _summed_runs,
         "Nothing merges yet.": _packed,
-        "Keep the row's length: fill up with zeros.": lambda row: tuple(tile for tile in slide_row(row)[0] if tile),
+        "Keep the row's length: pad it with zeros.": lambda row: tuple(tile for tile in slide_row(row)[0] if tile),
         "This slides to the right.": lambda row: slide_row(row[::-1])[0][::-1],
     },
 )  # fmt: skip
@@ -102,7 +102,7 @@ OUTCOME = Exercise(
             lambda game: -1.0 if game.ended_by in ("illegal", "malformed") else _by_board(game),
         "Weight the board's sum by 0.2; the largest tile has weight 1.":
             lambda game: _unless_won_or_broken(game, _by_board(game, weight=1.0)),
-        "The board's sum is missing: add 0.2 times its part.":
+        "The board's sum is missing: add 0.2 times its term.":
             lambda game: _unless_won_or_broken(game, _by_board(game, weight=0.0)),
         "You use the tiles' values. Use their logarithms, so that every doubling counts the same.":
             lambda game: _unless_won_or_broken(
@@ -193,7 +193,7 @@ COLLAPSE_STEPS, COLLAPSE_GAMES = 8, 16
 
 
 def won_in_training(rate: float) -> list[float]:
-    """Train a new adapter on 2048 to the tile 32 at this learning rate. Returns the share of games won at each step."""
+    """Train a new adapter on 2048 to the 32 tile at this learning rate. Returns the share of games won at each step."""
     import art_nb as art
     from course.short_2048 import rollout
 

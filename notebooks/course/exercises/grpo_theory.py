@@ -111,7 +111,7 @@ REINFORCE = Exercise(
 )  # fmt: skip
 
 
-# 4. The ratio on the first update, when the old policy is the present one
+# 4. The ratio on the first update, when the old policy is the current one
 
 
 RATIO = Exercise(
@@ -320,7 +320,7 @@ BOARDS = (
 HACK_STEPS, STILL_LEGAL = 8, 0.75
 
 
-def paid_by_the_letter(weight: float) -> tuple[list[float], list[float]]:
+def train_on_length(weight: float) -> tuple[list[float], list[float]]:
     """Repeat the hacked run of section 10 with this weight of the KL penalty. Returns reward and `legal` at each step."""
     from openai.types.chat import ChatCompletionUserMessageParam
 
@@ -354,15 +354,15 @@ def _why_still_hacked(answer: Callable[[], float]) -> str | None:
         return f"Expected a number, got {weight!r}."
     if not 0 < weight <= 10:
         return f"Expected a weight above 0 and at most 10, got {weight:g}."
-    reward, legal = paid_by_the_letter(weight)
+    reward, legal = train_on_length(weight)
     if draws():
-        without, name = paid_by_the_letter(0.0), f"weight {weight:g}"
+        without, name = train_on_length(0.0), f"weight {weight:g}"
         pairs = zip(("reward", "share of legal moves"), without, (reward, legal), strict=True)
         panels = {title: {"no penalty": [one], name: [other]} for title, one, other in pairs}
         draw(panels, {"no penalty": "failed", name: "trained"})
     if fmean(legal[-3:]) >= STILL_LEGAL:
         return None
-    return f"Still hacked: at the weight {weight:g} the share of legal moves by step was {percents(legal)}."
+    return f"Still hacked: at weight {weight:g} the share of legal moves by step was {percents(legal)}."
 
 
 KL_PENALTY = Exercise(right=lambda: 3.0, accept=_why_still_hacked)

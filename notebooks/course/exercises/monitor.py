@@ -41,7 +41,7 @@ HACKED = Exercise(
     right=_first_hacked,
     cases=lambda: RUNS,
     mistakes={
-        "You look at the measure alone: where the reward falls as well, it is another failure.":
+        "You look at the measure alone: where the reward falls as well, it is a different failure.":
             lambda rewards, measure, window: _first(
                 lambda i: _mean_at(measure, i, window) < fmean(measure[:window]), window, len(rewards)
             ),
@@ -58,7 +58,7 @@ HACKED = Exercise(
                 lambda i: _mean_at(rewards, i, window) > _mean_at(rewards, i - window, window)
                 and _mean_at(measure, i, window) < _mean_at(measure, i - window, window), window, len(rewards)
             ),
-        "At the step that you return the two windows overlap, or it is one step too early.":
+        "At the step that you return, the two windows still overlap, or it is one step too early.":
             lambda rewards, measure, window: _first_hacked(rewards, measure, window, window - 1),
     },
 )  # fmt: skip

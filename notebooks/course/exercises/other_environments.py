@@ -37,7 +37,7 @@ def code_of(index: int) -> int:
 
 
 class SafeEnvironment:
-    """The solution: the contract of TRL around `Safe`."""
+    """The solution: an adapter of `Safe` to TRL's environment contract."""
 
     def reset(self, index: int = 0, **row: Any) -> str:
         self.safe = Safe(code_of(index))
@@ -61,7 +61,7 @@ class SafeEnvironment:
 
 
 def _bisect(environment: Any, turns: int) -> list[str]:
-    """Turn the dial to the middle of what is left, at most `turns` times. Returns what the tool said."""
+    """Turn the dial to the middle of the remaining range, at most `turns` times. Returns the tool's answers."""
     low, high = 1, 50
     said: list[str] = []
     while len(said) < turns and "open" not in said:
@@ -86,10 +86,12 @@ def _wrong_adapter(adapter: Callable[[], Any]) -> str | None:
         return "After `reset` the reward must be 0 and `over` false."
     said = _bisect(environment, 8)
     if said[-1] != "open" or environment.get_reward() != 1 or not environment.over:
-        return (f"Turned to the middle of what is left, your safe said {', '.join(map(str, said))}. Then `get_reward()` "
-                f"must be 1 and `over` true; they are {environment.get_reward()!r} and {environment.over!r}.")  # fmt: skip
+        return (
+            f"Always turned to the middle of the remaining range, your safe said {', '.join(map(str, said))}. Then "
+            f"`get_reward()` must be 1 and `over` true; they are {environment.get_reward()!r} and {environment.over!r}."
+        )
     if other.over or other.get_reward() != 0:
-        return "Opening one safe changed another: an environment must keep its state in itself."
+        return "Opening one safe changed another: an environment must keep its own state."
     for _ in range(8):
         other.turn(number=code_of(2) % 50 + 1)
     if not other.over or other.get_reward() != 0:

@@ -111,7 +111,7 @@ DIRECTION = Exercise(right=_direction, cases=lambda: WAYS[:1], accept=_wrong_way
 
 # 3. A reward with a hole
 
-Paid = Callable[[int, int], float]
+StepReward = Callable[[int, int], float]
 HOME, MAX_TURNS, FARTHEST = (0, 0), 8, 6
 WALK_STEPS, STARTS, WALKS = 6, 8, 8
 
@@ -121,8 +121,9 @@ def progress(before: int, after: int) -> float:
     return float(before - after)
 
 
-def walk_home(paid: Paid) -> tuple[list[float], list[float]]:
-    """Train the robot of notebook 09 with this reward of a step. Returns the mean reward of a walk and the share home."""
+def walk_home(step_reward: StepReward) -> tuple[list[float], list[float]]:
+    """Train the robot of notebook 09 with this reward per step. Returns, by training step, the mean reward of a walk and the
+    share of walks that end at home."""
     from openai.types.chat import ChatCompletionUserMessageParam
 
     import art_nb as art
@@ -141,7 +142,7 @@ def walk_home(paid: Paid) -> tuple[list[float], list[float]]:
                 trajectory.messages_and_choices += [board, completion.choices[0]]
                 row, column = STEPS.get(completion.choices[0].message.content or "", (0, 0))  # other text: no step
                 after = min(3, max(0, place[0] + row)), min(3, max(0, place[1] + column))
-                rewards.append(float(paid(_distance(place, HOME), _distance(after, HOME))))
+                rewards.append(float(step_reward(_distance(place, HOME), _distance(after, HOME))))
                 place = after
             trajectory.reward, trajectory.turn_rewards = sum(rewards), rewards
             trajectory.metrics["home"] = place == HOME
@@ -160,13 +161,13 @@ def walk_home(paid: Paid) -> tuple[list[float], list[float]]:
     return with_new_model("nano", use)
 
 
-def _why_no_hole(paid: Paid) -> str | None:
+def _why_no_hole(step_reward: StepReward) -> str | None:
     for before in range(1, FARTHEST + 1):
-        nearer, others = paid(before, before - 1), [paid(before, before)]
-        others += [paid(before, before + 1)] if before < FARTHEST else []
+        nearer, others = step_reward(before, before - 1), [step_reward(before, before)]
+        others += [step_reward(before, before + 1)] if before < FARTHEST else []
         if nearer <= max(others):
-            return f"From the distance {before}, the step nearer to home must earn more than any other step."
-    reward, home = walk_home(paid)
+            return f"From distance {before}, the step nearer to home must earn more than any other step."
+    reward, home = walk_home(step_reward)
     if draws():
         names = "before - after", "your reward"
         panels = {

@@ -183,7 +183,7 @@ def won_with(criterion: Criterion) -> list[float]:
     return with_new_model("nano", use)
 
 
-def _why_still_a_hole(criterion: Criterion) -> str | None:
+def _wrong_criterion(criterion: Criterion) -> str | None:
     score = criterion(*TWO_TURNS)
     if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
         return f"Expected a number from 0 to 1, got {score!r}."
@@ -202,7 +202,7 @@ def _largest_tile(boards: list[str], answers: list[str]) -> float:
 
 
 TWO_TURNS = ["2 . . .\n. . . .\n. . . .\n. . . 2", ". . . .\n. . . .\n2 . . .\n2 . . 4"], ["down", "down"]
-CRITERION = Exercise(right=_largest_tile, cases=lambda: [TWO_TURNS], accept=_why_still_a_hole)
+CRITERION = Exercise(right=_largest_tile, cases=lambda: [TWO_TURNS], accept=_wrong_criterion)
 
 EXERCISES = {"agreement": AGREEMENT, "read_scores": READ_SCORES, "exploit": EXPLOIT, "criterion": CRITERION}
 

@@ -15,7 +15,7 @@ from course.simulation import Times, simulate
 if TYPE_CHECKING:
     from art_nb import TrainableModel
 
-MOST = 64  # samplers in exercise 3
+MAX_SAMPLERS = 64  # samplers in exercise 3
 
 LOADS = [
     (1, [0, 3, 2]),
@@ -102,19 +102,19 @@ def _seconds_by_samplers(kind: str) -> Callable[[int], float]:
 
 
 def _enough(seconds: Callable[[int], float]) -> int:
-    return next(n for n in range(1, MOST + 1) if seconds(n) <= 1.1 * seconds(MOST))
+    return next(n for n in range(1, MAX_SAMPLERS + 1) if seconds(n) <= 1.1 * seconds(MAX_SAMPLERS))
 
 
 def _why_not_enough(answer: Callable[[Callable[[int], float]], int]) -> str | None:
     for kind in SIZES:
         seconds = _seconds_by_samplers(kind)
         number, right = answer(seconds), _enough(seconds)
-        if not is_number(number, Integral) or not 1 <= number <= MOST:
-            return f"Expected a number of samplers from 1 to {MOST}, got {number!r}."
+        if not is_number(number, Integral) or not 1 <= number <= MAX_SAMPLERS:
+            return f"Expected a number of samplers from 1 to {MAX_SAMPLERS}, got {number!r}."
         if number == right:
             continue
-        slower = seconds(number) / seconds(MOST)
-        found = f"The run {kind} takes {slower:.2f} times as long with your {number} samplers as with {MOST}"
+        slower = seconds(number) / seconds(MAX_SAMPLERS)
+        found = f"The run {kind} takes {slower:.2f} times as long with your {number} samplers as with {MAX_SAMPLERS}"
         return f"{found}: too few." if slower > 1.1 else f"{found}, but fewer samplers are within 10%, too."
     return None
 
@@ -154,7 +154,7 @@ TEST_GAMES, MAX_FINAL_WINS = 40, 0.4  # of the final policy
 
 
 class StaleRun(NamedTuple):
-    """A training run whose batches all have one age.
+    """A training run whose batches all have the same age.
 
     won, entropy: by step, of the training games. after: share of the test games that the final policy wins.
     """
@@ -165,13 +165,13 @@ class StaleRun(NamedTuple):
 
 
 def policy_of(step: int, age: int) -> int:
-    """Return the policy that plays the batch of a step (from 0): that of `age` steps ago, at first the untrained one."""
+    """Return the step of the policy that plays the batch of `step` (from 0): `age` steps earlier, at least 0 (untrained)."""
     return max(0, step - age)
 
 
 @cache
 def trained_on(age: int, steps: int) -> StaleRun:
-    """Train a new model on 2048 to the tile 32. The policy of `age` steps ago plays each batch."""
+    """Train a new model on 2048 up to the 32 tile. The policy from `age` steps ago plays each batch."""
     import art_nb as art
     from course.short_2048 import rollout
     from game_2048 import scenarios

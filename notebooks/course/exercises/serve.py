@@ -14,7 +14,7 @@ from course.exercises.training import draw, draws, gather, percents, with_new_mo
 if TYPE_CHECKING:
     from art_nb import TrainableModel
 
-# Failures of the attempts in turn: the request or the response is lost, or none. Later attempts succeed.
+# Failures of the attempts in turn: the request or the response is lost, or neither. Later attempts succeed.
 FAILURES = ["response", *["request"] * 30, "none", "response", "response", "none", "response", "none"]
 BATCHES = ["batch 0", "batch 1", "batch 1"]  # the same twice: two steps
 ATTEMPTS = 100
@@ -78,7 +78,7 @@ def _why_not_once(answer: Callable) -> str | None:
 
 
 def _first_attempt() -> tuple:
-    """Return the inputs of a connection without failures."""
+    """Return the function's inputs, with a connection that never fails."""
     server = LossyServer()
     server.failures = iter(())
     return server.send, BATCHES[0], _keys()
@@ -122,7 +122,7 @@ FREE = Exercise(
 
 
 def _places() -> list[tuple[int, ...]]:
-    """Return small places, and those in which one number is at most 999, one 0 or 1, and the others 0."""
+    """Return places (step, group, member, turn): small ones, and those with one number up to 999, one 0 or 1, the rest 0."""
     places: set[tuple[int, ...]] = set(product(range(3), range(12), range(12), range(3)))
     for a, b in permutations(range(4), 2):
         for high, low in product((0, 1), range(1000)):
@@ -143,7 +143,7 @@ def _what_is_wrong(seed_of) -> str | None:
         first: dict[int, tuple[int, ...]] = {}
         for place, seed in zip(places, seeds, strict=True):
             if seed in first:
-                return f"{first[seed]} and {place} get the same seed {seed}: two episodes would sample the same tokens."
+                return f"{first[seed]} and {place} get the same seed {seed}: two requests would sample the same tokens."
             first[seed] = place
     return None
 
@@ -162,7 +162,7 @@ STEPS, GROUPS, SIZE = 6, 2, 12
 
 
 def trained_with(seed_of: Callable[[int, int, int, int], int]) -> tuple[list[float], list[float]]:
-    """Train a new model on 2048 to the tile 32 with these seeds of its requests.
+    """Train a new model on 2048 to the 32 tile with these seeds for its requests.
 
     Returns by step the share of games won, and the share of groups without a signal.
     """

@@ -144,8 +144,8 @@ def _why_unpredictable(teacher: Player) -> str | None:
     last = [fmean(losses[-5:]) for losses in (careful, yours)]
     if last[1] <= 0.6 * last[0]:
         return None
-    return (f"The loss of the last five batches is {last[1]:.2f}, with the careful player {last[0]:.2f}. Your teacher "
-            "always plays the same square on one board, but its rule is hard to learn. Find a simpler one.")  # fmt: skip
+    return (f"The loss of the last five batches is {last[1]:.2f}, for the careful player {last[0]:.2f}. Your teacher always "
+            "plays the same square on the same board, but its rule is hard to learn. Find a simpler one.")  # fmt: skip
 
 
 TEACHER = Exercise(

@@ -43,12 +43,12 @@ async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[Traj
     """Run the rollouts of all groups at the same time. Returns the groups."""
     import art_nb as art
 
-    pending: list[Any] = [art.TrajectoryGroup(rollouts) for rollouts in groups]  # of coroutines: awaitable
+    pending: list[Any] = [art.TrajectoryGroup(rollouts) for rollouts in groups]  # groups of coroutines are awaitable
     return await art.gather_trajectory_groups(pending, pbar_desc=None)
 
 
 def draws() -> bool:
-    """Whether curves are shown, in a notebook: elsewhere, a comparison that is only drawn need not be trained."""
+    """Whether curves can be shown: outside a notebook, runs that are only drawn need not be trained."""
     from IPython import get_ipython
 
     return get_ipython() is not None
@@ -83,5 +83,5 @@ def draw(
 
 
 def percents(values: Sequence[float]) -> str:
-    """Format shares as a list in percent."""
+    """Format shares as a list of percentages."""
     return ", ".join(f"{value:.0%}" for value in values)

@@ -25,7 +25,7 @@ class AdvantageExplorer(View):
     """One group whose rewards can be dragged: mean, std (n - 1) and the advantages under three normalisations.
 
     rewards: 2 to 16 numbers from -10 to 10; read them again after a drag. batch_std: the standard deviation of all
-    rewards of an imagined batch that contains this group, above 0 and at most 100; the learner can change it.
+    rewards of an imagined batch that contains this group, above 0 and at most 100; the reader can change it.
 
     Raises: ValueError when a number is missing, not finite or out of range. Source: `art_nb.training.grpo.group_advantages`.
     """

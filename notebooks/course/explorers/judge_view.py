@@ -28,10 +28,10 @@ class JudgeView(View):
     the reward before judging.
 
     "my order" hides scores and truth: drag the trajectories (or move them with Alt and an arrow key) into your order, and
-    see how many pairs you, the judge and the truth order alike. `mine` contains your orders, as {index of the group:
+    see how many pairs you order as the truth and as the judge do. `mine` contains your orders, as {index of the group:
     indices of trajectories, best first}.
 
-    Raises: ValueError when there is no group, or a trajectory was not judged or lacks the metric, or one is not finite.
+    Raises: ValueError when there is no group, a trajectory was not judged or lacks the metric, or a value is not finite.
     """
 
     _esm = module("judge_view", HERE)

@@ -1,4 +1,4 @@
-"""KLExplorer: move a policy against its reference and see how k1, k2 and k3 estimate the divergence."""
+"""KLExplorer: move a policy relative to its reference and see how k1, k2 and k3 estimate the divergence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PolicyExplorer: a policy of 2048 or tic-tac-toe after each of its training steps, on a board that the reader edits."""
+"""PolicyExplorer: a policy of 2048 or tic-tac-toe at several of its training steps, on a board that the reader edits."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from art_nb import TrainableModel
 
 TITLES = {"2048": "2048", "tic_tac_toe": "Tic-tac-toe"}
-NAMED = {"2048": "{}", "tic_tac_toe": "square {}:"}  # an answer, in `summary`
+ANSWER_FORMAT = {"2048": "{}", "tic_tac_toe": "square {}:"}  # how `summary` names an answer
 
 
 class PolicyExplorer(View):
@@ -27,8 +27,8 @@ class PolicyExplorer(View):
     game: "2048" or "tic_tac_toe". base: the folder of the base model, a Qwen3 with tied embeddings. adapters: step -> the
     folder of its checkpoint; step 0 is the base model. winning_tile: of 2048. facts: step -> a sentence about it.
 
-    Weights reach the browser in float16 and on request, after the running cell, so a saved notebook does not contain them.
-    Its picture shows the first position of `course.policy_files.POSITIONS`.
+    Weights reach the browser in float16 and on request, once the cell has run, so a saved notebook does not contain them.
+    The static picture shows the first position of `course.policy_files.POSITIONS`.
 
     Raises: ValueError for another game or architecture, or without an adapter.
     """
@@ -55,9 +55,9 @@ class PolicyExplorer(View):
             raise ValueError("`adapters` is empty: train for at least one step, so that there is a checkpoint to show")
         self._base, self._adapters = Path(base), dict(sorted(adapters.items()))
         settings = json.loads((self._adapters[max(self._adapters)] / "adapter_config.json").read_text("utf-8"))
-        told = facts or {}
+        descriptions = facts or {}
         steps = [
-            {"step": step, "facts": told.get(step, f"After step {step}." if step else "Before training.")}
+            {"step": step, "facts": descriptions.get(step, f"After step {step}." if step else "Before training.")}
             for step in (0, *self._adapters)
         ]
         super().__init__(
@@ -70,7 +70,7 @@ class PolicyExplorer(View):
     def of(cls, model: TrainableModel, game: str, winning_tile: int = 2048) -> PolicyExplorer:
         """Return the view of a trained model, at the steps of `kept_steps` whose checkpoints exist.
 
-        The model must be registered with a backend that keeps checkpoints in this machine's files.
+        The model must be registered with a backend that keeps checkpoints on this machine.
         """
         folder = model.backend().output_dir(model) / "checkpoints"
         found = checkpoints.list_checkpoints(folder)
@@ -134,7 +134,7 @@ class PolicyExplorer(View):
         shares = self.probabilities
         first, last = min(shares), max(shares)
         best = max(range(len(self._answers)), key=lambda i: shares[last][i])
-        answer = NAMED[self.game].format(self._answers[best])
+        answer = ANSWER_FORMAT[self.game].format(self._answers[best])
         return (f"{self.title}, “{self.positions[0][0]}”: {answer} {shares[first][best]:.0%} at step {first}, "
                 f"{shares[last][best]:.0%} at step {last}")  # fmt: skip
 

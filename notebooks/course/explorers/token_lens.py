@@ -1,4 +1,4 @@
-"""TokenLens: one completion token by token, with each token's contribution to the loss."""
+"""TokenLens: one completion token by token, with the quantities in each token's loss."""
 
 from __future__ import annotations
 

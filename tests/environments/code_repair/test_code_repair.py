@@ -24,7 +24,7 @@ from code_repair.players import (
 )  # fmt: skip
 from code_repair.problems import Bug, Check, Problem, joined, problems
 from code_repair.sandbox import Answer
-from code_repair.source import JAVASCRIPT, definitions, fault, references
+from code_repair.source import JAVASCRIPT, definitions, references, syntax_error
 from code_repair.trials import Verdict, judge, special_cases
 
 RIGHT = '''\
@@ -92,17 +92,17 @@ def test_impossible_calls_are_refused_with_a_reason(repair, name, arguments, obs
 
 
 @pytest.mark.parametrize(
-    ("name", "arguments", "fault_"),
+    ("name", "arguments", "fault"),
     [
         (None, None, "no call"), ("eval", "{}", "unknown tool"), ("_submit", {}, "unknown tool"), ("submit", "{", "bad arguments"),
         ("submit", "[1]", "bad arguments"), ("show_lines", {"first": "1", "last": 2}, "bad arguments"), ("show_lines", {"first": True, "last": 2}, "bad arguments"),
         ("show_lines", {"first": 1}, "bad arguments"), ("run_tests", {"all": 1}, "bad arguments"), ("submit", "[" * 99999, "bad arguments"),
     ],
 )  # fmt: skip
-def test_a_malformed_call_ends_the_repair(repair, name, arguments, fault_):
+def test_a_malformed_call_ends_the_repair(repair, name, arguments, fault):
     observation = repair.call(name, arguments)
     assert observation.startswith("Malformed: ") and observation.endswith(task.OVER)
-    assert (repair.ended_by, repair.fault) == ("malformed", fault_)
+    assert (repair.ended_by, repair.fault) == ("malformed", fault)
     assert repair.reward() == pytest.approx(-1 + repair.reward_parts()["tests"]) == sum(repair.turn_rewards)
 
 
@@ -125,7 +125,7 @@ def test_random_calls_are_answered_with_text_and_the_turn_rewards_sum_to_the_rew
     for name, arguments in made:
         observation = repair.call(name, arguments)
         assert isinstance(observation, str) and observation and observation.encode()
-        assert all(fault(text) is None for text in repair.files.values())
+        assert all(syntax_error(text) is None for text in repair.files.values())
     if repair.over:
         assert sum(repair.turn_rewards) == pytest.approx(repair.reward())
     assert repair.turns == len(repair.turn_rewards) <= 5
@@ -287,7 +287,7 @@ def test_the_reading_tools_support_another_language():
     found = [(d.name, d.kind, d.first, d.last, d.depth) for d in definitions(SCRIPT, JAVASCRIPT)]
     assert found == [("Basket", "class", 1, 3, 0), ("add", "method", 2, 2, 1), ("total", "function", 4, 7, 0), ("tax", "function", 5, 5, 1)]
     assert references(SCRIPT, "tax", JAVASCRIPT) == [5, 6] and references(SCRIPT, "total", JAVASCRIPT) == [4]
-    assert fault(SCRIPT, JAVASCRIPT) is None and "line" in fault(SCRIPT + "function (", JAVASCRIPT)
+    assert syntax_error(SCRIPT, JAVASCRIPT) is None and "line" in syntax_error(SCRIPT + "function (", JAVASCRIPT)
 
 
 @settings(max_examples=60, deadline=None)
@@ -303,7 +303,7 @@ def test_the_syntax_check_accepts_valid_code(problem, data):
         ast.parse(broken)
     except SyntaxError:
         return
-    assert fault(broken) is None
+    assert syntax_error(broken) is None
 
 
 def test_mutations_are_single_changes_that_parse():

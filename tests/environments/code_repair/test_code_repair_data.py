@@ -11,7 +11,7 @@ import pytest
 from code_repair.mutations import KINDS
 from code_repair.problems import DATA, Check, joined, load_problems, problems, same_value
 from code_repair.sandbox import MontySandbox
-from code_repair.source import fault
+from code_repair.source import syntax_error
 from code_repair.trials import judge
 from environments.code_repair.maker import maker
 from environments.code_repair.maker.modules import MODULES
@@ -78,7 +78,7 @@ def test_splits_share_no_family_no_function_and_no_source():
 def test_there_are_bugs_of_all_kinds_and_no_two_problems_are_the_same():
     assert set(Counter(p.bug.kind for p in ALL)) == set(KINDS)
     assert len({joined(p.files) for p in ALL}) == len(ALL)
-    assert all(fault(text) is None for p in ALL for text in p.files.values())
+    assert all(syntax_error(text) is None for p in ALL for text in p.files.values())
     for problem in ALL:
         assert len(problem.visible) == maker.VISIBLE and 5 <= len(problem.hidden) <= maker.HIDDEN
         assert not set(problem.visible) & set(problem.hidden)

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("trl")
 from benchmarks.rollout_email import EMAIL_BASE
-from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
+from benchmarks.stock_trl import GRPOTrainer, import_loss_kernel, stock_policy, stock_trainer
 from code_repair import CodeRepairEnvironment, problems
 
 pytestmark = pytest.mark.skipif(
@@ -27,7 +27,7 @@ class RepairTrainer(GRPOTrainer):
 
 def test_trl_computes_the_tasks_rewards(tmp_path, monkeypatch):
     """Two rollouts repair the code and two submit it unchanged: the first get more reward, and the weights change."""
-    need_a_loss()
+    import_loss_kernel()
     trainer = stock_trainer(
         stock_policy(str(EMAIL_BASE), seed=0), tmp_path, [{"prompt": [{"role": "user", "content": ""}], "problem": PROBLEM.id}],
         trainer_class=RepairTrainer, environment=CodeRepairEnvironment, max_steps=1, per_device_train_batch_size=SIZE, num_generations=SIZE,

@@ -101,7 +101,7 @@ def test_impossible_calls_are_refused_with_a_reason(repair):
     assert repair.call("mend", {"change": "6"}).startswith("Malformed: change must be an integer")
     assert repair.ended_by == "malformed"
     assert task.MutationRepair(PROBLEM).call("run_tests", {}).startswith('Malformed: there is no tool "run_tests"')
-    with pytest.raises(ValueError, match="choose one of a single file"):
+    with pytest.raises(ValueError, match="choose one with a single file"):
         task.MutationRepair(MODULE)
 
 
@@ -187,5 +187,5 @@ def test_unknown_problems_and_impossible_limits_raise():
         with pytest.raises(ValueError, match="problem is 'nope': expected the id"):
             environment([PROBLEM]).reset("nope")
     for turns in (0, "x", None):
-        with pytest.raises(ValueError, match="expected an integer from 1"):
+        with pytest.raises(ValueError, match="expected an integer of at least 1"):
             task.MutationRepair(PROBLEM, max_turns=turns)

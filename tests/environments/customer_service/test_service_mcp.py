@@ -6,7 +6,7 @@ import pytest
 
 from customer_service import course_tasks, course_world
 from customer_service.mcp_server import make_server
-from customer_service.policy import POLICIES, READS
+from customer_service.policy import POLICIES, READ_ONLY_TOOLS
 
 mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
 
@@ -29,9 +29,9 @@ def test_only_reading_tools_are_offered_by_default(domain):
     task = next(task for task in course_tasks(domain, "test") if task.actions)
     before = world.digest()
     tools, ((text, is_error),), policy = exchange(make_server(world), task.actions[0])
-    assert {tool.name for tool in tools} == READS & {tool["function"]["name"] for tool in world.tools}
+    assert {tool.name for tool in tools} == READ_ONLY_TOOLS & {tool["function"]["name"] for tool in world.tools}
     assert is_error and text == f"Unknown action {task.actions[0].name}" and world.digest() == before and policy == POLICIES[domain]
     tools, ((text, is_error),), _ = exchange(make_server(world, write=True), task.actions[0])
     assert {tool.name: tool.input_schema for tool in tools} == {t["function"]["name"]: t["function"]["parameters"] for t in world.tools}
-    assert {tool.name for tool in tools if tool.annotations.read_only_hint} == READS & {tool.name for tool in tools}
+    assert {tool.name for tool in tools if tool.annotations.read_only_hint} == READ_ONLY_TOOLS & {tool.name for tool in tools}
     assert not is_error and world.digest() == task.digest != before

@@ -19,7 +19,7 @@ from customer_service import (
 )
 from customer_service.customer import STOP
 from customer_service.players import expert, hasty
-from customer_service.policy import POLICIES, READS, may_cancel
+from customer_service.policy import POLICIES, READ_ONLY_TOOLS, may_cancel
 from customer_service.policy_monitor import PolicyMonitor
 from customer_service.tasks import Action, Task, communicated, goal_state, reward
 from environments.customer_service.maker.check import problems
@@ -50,7 +50,7 @@ def test_every_test_task_is_solved_by_an_agent_that_reads_only_the_conversation(
         assert conversation.reward() == 1 and conversation.ended_by == "customer", task
         assert not any(conversation.monitor.violations.values())
         assert conversation.world.digest() == task.digest
-        writes = [turn for turn in conversation.log if "tool_calls" in turn and turn["tool_calls"][0]["function"]["name"] not in READS]
+        writes = [turn for turn in conversation.log if "tool_calls" in turn and turn["tool_calls"][0]["function"]["name"] not in READ_ONLY_TOOLS]
         assert len(writes) == len(task.actions)
 
 
@@ -267,7 +267,7 @@ def test_policies_contain_the_words_that_the_tools_require():
     assert "no longer needed" in POLICIES["retail"] and "ordered by mistake" in POLICIES["retail"] and "2024-05-15" in POLICIES["airline"]
     for domain in DOMAINS:
         names = {tool["function"]["name"] for tool in World(domain, course_world(domain).data()).tools}
-        assert READS & names and names - READS
+        assert READ_ONLY_TOOLS & names and names - READ_ONLY_TOOLS
     with pytest.raises(ValueError, match="640"):
         course_tasks("retail", "train", 10_000)
     with pytest.raises(ValueError, match="choose a domain from retail, airline"):

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("trl")
 from benchmarks.rollout_email import EMAIL_BASE
-from benchmarks.stock_trl import need_a_loss, stock_policy, stock_trainer
+from benchmarks.stock_trl import import_loss_kernel, stock_policy, stock_trainer
 from customer_service import course_tasks
 from customer_service.environment import RetailEnvironment
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_trl_calls_the_tools_writes_to_the_customer_and_rewards_the_solved_task(tmp_path, monkeypatch):
     """The model's answers are scripted. One conversation solves the task, the other only asks."""
-    need_a_loss()
+    import_loss_kernel()
     task = next(t for t in course_tasks("retail", "train") if t.wants["kind"] == "cancel" and len(t.actions) == 1)
     trainer = stock_trainer(
         stock_policy(str(EMAIL_BASE), seed=0), tmp_path, [{"prompt": [{"role": "user", "content": ""}], "task": task.id}],

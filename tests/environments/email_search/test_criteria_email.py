@@ -156,7 +156,7 @@ def test_an_answer_without_a_call_is_malformed_but_not_after_the_end():
     broken = conversation(ROOM, FOUND)
     broken.messages_and_choices.append(word)
     assert criteria_email.accuracy(broken) == (0, "a call that can't be carried out ended it")
-    with pytest.raises(ValueError, match="has no message of the user"):
+    with pytest.raises(ValueError, match="has no user message"):
         criteria_email.accuracy(art.Trajectory())
 
 

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("trl")
 from benchmarks.rollout_email import EMAIL_BASE
-from benchmarks.stock_trl import GRPOTrainer, need_a_loss, stock_policy, stock_trainer
+from benchmarks.stock_trl import GRPOTrainer, import_loss_kernel, stock_policy, stock_trainer
 from email_search import environment as task
 
 pytestmark = pytest.mark.skipif(
@@ -27,7 +27,7 @@ class SearchTrainer(GRPOTrainer):
 
 @pytest.fixture
 def trainer(tmp_path):
-    need_a_loss()
+    import_loss_kernel()
     policy = stock_policy(str(EMAIL_BASE), seed=0)
     rows = [{"prompt": [{"role": "user", "content": ""}], "scenario": QUESTION.id}]
     return stock_trainer(

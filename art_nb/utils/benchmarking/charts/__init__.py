@@ -28,7 +28,7 @@ def training_progress_chart(
 
     Args:
         df, metric_name, models: as in `comparison_table`.
-        title, x_label, y_label: None: the metric's name, "step", none.
+        title, x_label, y_label: by default the metric's name, "step", and none.
         perfect_score: draw a horizontal line at this value.
     """
     figure, axes = _axes(title or metric_name, perfect_score)
