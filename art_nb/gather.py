@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-from art_nb.rollouts.gathering import Gathering, cancel, in_order, unwrap_interrupt, wrap_interrupt
+from art_nb.rollouts.gathering import Gathering, cancel, group_call, in_order, unwrap_interrupt, wrap_interrupt
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.trajectories.group import PendingGroup, attempt, one_trajectory
@@ -35,7 +35,7 @@ async def gather_trajectories(
         caller's own frames and the raising one; `error.full_traceback` has all frames.
     """
     awaitables = list(trajectories)
-    gathering = Gathering(len(awaitables), max_exceptions)
+    gathering = Gathering(awaitables, max_exceptions)
     with ShortTraceback():
         async with gathering.progress(pbar_desc):
             return await in_order((attempt(a, gathering, _one_or_many) for a in awaitables), gathering.spawn)
@@ -53,7 +53,8 @@ async def gather_trajectory_groups(
     """Run all rollouts of all groups concurrently; return the groups in the order given.
 
     Args:
-        groups: `TrajectoryGroup(rollout(...) for ...)`, or calls of async functions that return a group.
+        groups: `TrajectoryGroup(rollout(...) for ...)`, or calls of async functions that return a group. For a share of
+            `max_exceptions`, a call counts as one rollout until it awaits a `TrajectoryGroup` of rollouts, or returns.
         pbar_desc: label of the progress bar; None: no bar.
         max_exceptions: as in `gather_trajectories`; tolerated ones are in `group.exceptions`, and their group is smaller.
         max_metrics: number of metrics that the bar shows; None: all.
@@ -63,7 +64,7 @@ async def gather_trajectory_groups(
     Raises: as `gather_trajectories`; TypeError when `after_each` returns anything else.
     """
     pending = list(groups)
-    gathering = Gathering(_rollouts_in(pending), max_exceptions, max_metrics)
+    gathering = Gathering(pending, max_exceptions, max_metrics)
 
     async def finish(group: Awaitable[TrajectoryGroup]) -> list[TrajectoryGroup]:
         done = await _run_group(group, gathering)
@@ -92,10 +93,11 @@ async def trajectory_group_batches(
     """Yield lists of `batch_size` groups in the order given (the last may be shorter) while later groups run.
 
     Args:
-        max_batch_exceptions: failures to tolerate while waiting for a batch, including failures of later batches, which run
-            concurrently: a count, or a share of a batch's rollouts if between 0 and 1.
+        max_batch_exceptions: failures to tolerate from one batch to the next, including failures of later batches, which run
+            concurrently: a count, or a share of the next batch's rollouts if between 0 and 1.
         max_concurrent_batches: batches' worth of groups that run concurrently, including the next one to yield.
-        skip_batches: batches to skip at the start without running them (to resume a run).
+        skip_batches: to resume a run, skip the first `skip_batches * batch_size` groups without running them. If later
+            groups replaced those of failed async functions, the resumed run repeats the replacements.
         pbar_desc: label of the progress bars, one per batch; None: no bars.
 
     Leaving the loop early (`await batches.aclose()`) cancels the running rollouts.
@@ -105,20 +107,20 @@ async def trajectory_group_batches(
     waiting = deque(groups)
     for _ in range(min(len(waiting), batch_size * skip_batches)):
         _close(waiting.popleft())
-    running: deque[asyncio.Task] = deque()
-    gathering = Gathering(max_exceptions=max_batch_exceptions, advance=False)
+    running: deque[asyncio.Task] = deque()  # tasks of the first groups of `waiting`
+    gathering = Gathering(list(waiting)[:batch_size], max_batch_exceptions, advance=False)
     try:
-        while waiting or running:
-            gathering.restart(_rollouts_in(list(waiting)[:batch_size]) or gathering.total)
+        while waiting:
             with ShortTraceback():
                 async with gathering.progress(pbar_desc, batch_size):
                     at_a_time = batch_size * max_concurrent_batches
                     batch = await _next_batch(waiting, running, gathering, batch_size, at_a_time)
+            gathering.restart(list(waiting)[:batch_size])
             if batch:
                 yield batch
     finally:
         await cancel(running)
-        for group in waiting:
+        for group in list(waiting)[len(running) :]:
             _close(group)
 
 
@@ -127,11 +129,12 @@ async def _next_batch(
 ) -> list[TrajectoryGroup]:
     """Return the next `size` groups that did not fail, in order, while up to `at_a_time` groups run."""
     batch: list[TrajectoryGroup] = []
-    while len(batch) < size and (waiting or running):
-        while waiting and len(running) < at_a_time:
-            running.append(gathering.spawn(wrap_interrupt(_run_group(waiting.popleft(), gathering))))
+    while len(batch) < size and waiting:
+        while len(running) < min(at_a_time, len(waiting)):
+            running.append(gathering.spawn(wrap_interrupt(_run_group(waiting[len(running)], gathering))))
         with unwrap_interrupt():
             await _first_or_any_failure(running)
+        waiting.popleft()
         group = running.popleft().result()
         if group is not None:
             batch.append(group)
@@ -157,15 +160,12 @@ async def _run_group(group: Awaitable[TrajectoryGroup], gathering: Gathering) ->
         return group
     if isinstance(group, PendingGroup):
         return await group
+    group_call.set(id(group))
     result = await attempt(group, gathering, _one_group)
     if isinstance(result, Exception):
         return None
-    gathering.expect(len(result) - 1)
+    gathering.expect(0 if id(group) in gathering.sizes else len(result))
     return result
-
-
-def _rollouts_in(groups: list[Any]) -> int:
-    return sum(getattr(group, "num_rollouts", 1) for group in groups)
 
 
 def _one_or_many(result: Any) -> Trajectory | list[Trajectory]:

@@ -162,6 +162,11 @@ class MetricsBuilder:
         finally:
             self.add_metric(key, time.monotonic() - started)
 
+    def pending(self) -> tuple[dict[str, float], set[str]]:
+        """Return the metrics and the scenario ids since the last row."""
+        pending = self._run.pending.get(self._scope, _Pending())
+        return dict(pending.values), set(pending.scenario_ids)
+
     async def flush(self) -> dict[str, float]:
         """Return the metrics since the last row with their sums and the sums over the run, and reset them."""
         pending = self._run.pending.pop(self._scope, _Pending())
@@ -239,11 +244,12 @@ class MetricsBuilder:
         """Return the sums over the run, for JSON."""
         return {"cum_state": dict(self._run.sums), "unique_scenario_ids": sorted(self._run.scenario_ids)}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the sums over the run; drop the metrics since the last row."""
+    def load_state_dict(self, state: dict[str, Any], *, keep_pending: bool = False) -> None:
+        """Restore the sums over the run; drop the metrics since the last row unless `keep_pending`."""
         self._run.sums = {str(key): float(value) for key, value in state.get("cum_state", {}).items()}
         self._run.scenario_ids = set(map(str, state.get("unique_scenario_ids", ())))
-        self._run.pending.clear()
+        if not keep_pending:
+            self._run.pending.clear()
 
     def _add(self, section: str, **values: float | None) -> None:
         for name, value in values.items():

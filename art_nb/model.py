@@ -132,7 +132,8 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         if isinstance(backend, type) or not hasattr(backend, "register"):
             raise TypeError(f"backend is {backend!r}: expected an instance, e.g. `await model.register(LocalBackend())`")
         await backend.register(self)
-        self._backend = backend
+        if self._backend is not backend:
+            self._backend, self._totals.loaded = backend, False  # its folder may have other sums
 
     @overload
     def openai_client(self, *, sync: Literal[False] = False) -> AsyncOpenAI: ...
@@ -232,8 +233,8 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             plain_numbers(row)  # raises before anything is written
             if trajectories is not None:
                 log.write_trajectories(groups, split, step)
-        if row:
-            log.append_row(split, step, row, groups)
+            if row:
+                log.append_row(split, step, row, groups)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
         """Return the builder to which you add your own costs, seconds and counts; the next logged row contains them.
@@ -351,12 +352,14 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
     async def delete_checkpoints(self, best_checkpoint_metric: str = "val/reward") -> None:
         """Delete all checkpoints but the latest and the best.
 
-        best_checkpoint_metric: "split/name" of a logged metric; the higher, the better.
+        best_checkpoint_metric: "split/name" of a logged metric; the higher, the better. The row of step N of split "train"
+            measures policy N-1, which sampled the rollouts of that step.
         """
-        keep = {await self.get_step()}
-        best = self.run_log.best_step(best_checkpoint_metric)
+        keep, backend = {await self.get_step()}, self.backend()
+        kept = backend.kept_steps(self) if hasattr(backend, "kept_steps") else None
+        best = self.run_log.best_step(best_checkpoint_metric, kept)
         if best is None:
-            warnings.warn(f"{best_checkpoint_metric!r} was never logged: keeping only the latest checkpoint.", stacklevel=2)
+            warnings.warn(f"{best_checkpoint_metric!r} was never logged for a kept step: keeping the latest.", stacklevel=2)
         else:
             keep.add(best)
-        await self.backend()._delete_checkpoint_files(self, sorted(keep))
+        await backend._delete_checkpoint_files(self, sorted(keep))

@@ -54,7 +54,8 @@ class TrainConfig(_TrainingOptions):
     """Options of one `model.train` call. The first three fields are ART's, with ART's defaults.
 
     learning_rate: of the optimizer. If not given, the backend chooses one by the policy's size.
-    kl_penalty_coef: weight of the KL divergence from the base model (TRL's `beta`); 0 omits the term.
+    kl_penalty_coef: weight of the KL divergence from the base model (TRL's `beta`); 0 omits the term. If `base_model` is an
+        adapter's folder, the divergence is from the model without that adapter.
     grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
     scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.
     turn_discount: discount factor per turn for later rewards, in [0, 1]; only for trajectories with `turn_rewards`.

@@ -208,10 +208,10 @@ class FileBackend(ABC, Generic[M, R]):
         """Append to history.jsonl the row of a step that another process has taken; return the row."""
         loaded, split = self.loaded(model), "train" if isinstance(request.config, TrainConfig) else "sft"
         row = (summary(request.groups) if request.groups else {}) | result.metrics | loaded.rollout_metrics()
-        loaded.reset_counts()
         with model.run_log.rollback_on_error():
             row = await model.run_log.complete_row(split, row, request.groups)
-        model.run_log.append_row(split, result.step, row, request.groups, checkpoint)
+            model.run_log.append_row(split, result.step, row, request.groups, checkpoint)
+        loaded.reset_counts()
         return row
 
     async def _experimental_fork_checkpoint(
@@ -242,5 +242,6 @@ class FileBackend(ABC, Generic[M, R]):
             print(f"{model.name!r} starts from {PolicyName(f'{project}/{from_model}', step)}")
 
     async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
-        loaded = self.loaded(model)
-        checkpoints.prune(loaded.folder / "checkpoints", {*steps_to_keep, loaded.names.step})
+        step, folder = self.loaded(model).names.step, self.loaded(model).folder / "checkpoints"
+        # After a step whose row could not be logged, the latest checkpoint is later than `step`.
+        checkpoints.prune(folder, {*steps_to_keep, step, checkpoints.latest(folder) or 0})

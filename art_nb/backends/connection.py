@@ -20,6 +20,7 @@ import httpx
 READ_TIMEOUT = 60.0  # seconds without a byte; the server sends one more often than that
 RETRIED = {425, 429, 502, 503, 504}  # status codes
 MAX_PAUSE = 5.0  # seconds between two attempts
+MAX_CUT_OFF = 20  # streams in a row that are cut off without new progress; after them, patience is not renewed
 
 
 class Gone(Exception):
@@ -86,31 +87,36 @@ class Connection:
         return json.loads((await self.fetch(method, path, body, timeout)) or b"null")
 
     async def fetch(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> bytes:
-        """Send a request; return the bytes of the response. Raises: as `ask`."""
+        """Send a request; return the bytes of the response. A repeated DELETE may find nothing (404). Raises: as `ask`."""
         content = None if body is None else encoded(body)
-        retries = Retries(self)
+        retries, accepted = Retries(self), 200
         while True:
             try:
                 response = await self._http().request(method, path, content=content, timeout=timeout, headers=_JSON)
-                _check(response)
+                _check(response, accepted)
                 return response.content
             except httpx.TransportError as error:
+                accepted = 404 if method == "DELETE" else 200
                 await retries.pause(error)
 
     async def lines(self, path: str, body: Any) -> AsyncIterator[dict[str, Any]]:
         """POST; yield the JSON lines of the response up to the first without "progress". Sends again if it is cut off.
 
-        Raises: as `ask`.
+        Raises: as `ask`; also Unreachable when the stream is cut off again and again without new progress.
         """
-        content, retries = encoded(body), Retries(self)
+        content, retries, seen, cut_off = encoded(body), Retries(self), {""}, 0
         while True:
+            first = True
             try:
                 async with self._http().stream("POST", path, content=content, headers=_JSON) as response:
                     if not response.is_success:
                         await response.aread()
                     _check(response)
                     async for line in response.aiter_lines():
-                        retries.restart()
+                        cut_off, first = (cut_off + first if line in seen else 0), False
+                        seen.add(line)
+                        if cut_off < MAX_CUT_OFF:
+                            retries.restart()
                         item = json.loads(line)
                         if "error" in item:
                             raise _refusal(item["status"], item)
@@ -158,8 +164,8 @@ def digest(body: Any) -> str:
     return hashlib.blake2b(encoded(body), digest_size=12).hexdigest()
 
 
-def _check(response: httpx.Response) -> None:
-    if response.is_success:
+def _check(response: httpx.Response, accepted: int = 200) -> None:
+    if response.is_success or response.status_code == accepted:
         return
     if response.status_code in RETRIED:
         raise httpx.RemoteProtocolError(f"status {response.status_code}")  # retried like a lost connection

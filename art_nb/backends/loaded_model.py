@@ -84,6 +84,7 @@ class LoadedModel(RegisteredModel):
             if len(steps) == 1:
                 raise
             aside = checkpoints.set_aside(self.policies.folder, steps[-1])
+            self.policies.clear()  # the step will be taken again
             warnings.warn(f"{damage}. Continuing from step {steps[-2]}; the damaged checkpoint is now {aside}", stacklevel=2)
             return self.restore()
         self.split = state.split

@@ -67,13 +67,6 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         self.engine, self.base_models = engine, dict(base_models or {})
         self.seed, self.slots = integer("seed", seed, -(2**63)), integer("slots", slots, 1)
 
-    async def register(self, model: Model[Any, Any]) -> None:
-        """Create the folder of the model's files, and clean up after killed processes."""
-        folder = self.output_dir(model)
-        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        for each in (folder, folder / "checkpoints", *folder.glob("trajectories/*/")):
-            checkpoints.recover(each)
-
     async def close(self) -> None:
         """Release every model. With glibc (most Linux systems) their CPU memory is returned to the system."""
         for key in self.models:  # a loop variable for the model would keep the last one alive
@@ -86,7 +79,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             libc.malloc_trim(0)  # glibc otherwise keeps most of the freed memory
 
     async def load(self, model: TrainableModel) -> LoadedModel:
-        """Load a model at its latest checkpoint.
+        """Load a model at its latest checkpoint, and clean up after killed processes.
 
         Raises: as `load_policy`; ValueError when the adapter does not fit; RuntimeError when another process has it loaded.
         """
@@ -98,6 +91,8 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         folder = self.output_dir(model)
         lock = self.lock(folder)
         try:
+            for each in (folder, folder / "checkpoints", *folder.glob("trajectories/*/")) if lock else ():
+                checkpoints.recover(each)
             policy, base = self.load_policy(model)
             policies = PolicyStore(policy, model.name, model.base_model, folder / "checkpoints", self.seed, Path(base))
             sampler = Sampler(policy.base, policy.tokenizer, slots=self.slots)
@@ -175,7 +170,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         loaded, started = self._restored(model), time.perf_counter()
         row, learn = self._prepare(loaded, request)
         loaded.stale, log, step = True, self.run_log(model), loaded.step
-        with log.rollback_on_error(unless=lambda: loaded.step > step):
+        with log.rollback_on_error(unless=lambda: (checkpoints.latest(loaded.policies.folder) or 0) > step):
             try:
                 row |= learn()
                 row["train_s"] = row["time/step_trainer_s"] = time.perf_counter() - started
@@ -225,6 +220,10 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         loaded = self.loaded(model)
         state, checkpoint = StepState.read(loaded.folder, loaded.step), loaded.policies.checkpoint(loaded.step)
         return state.request, LocalTrainResult(loaded.step, numbers(state.row or {}), str(checkpoint))
+
+    def kept_steps(self, model: TrainableModel) -> list[int]:
+        """Return the steps that have a checkpoint, ascending."""
+        return checkpoints.list_checkpoints(self.loaded(model).policies.folder)
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
         """Copy a checkpoint of another model to this one, before or after `register`; return its step."""

@@ -62,7 +62,8 @@ class StepState:
 
     def unlogged_row(self, folder: Path) -> dict[str, Any] | None:
         """Return the row, if the process was killed between writing the checkpoint and history.jsonl; else None."""
-        logged = any(row["step"] == self.step and row["split"] == self.split for row in RunLog(folder).rows())
+        key = self.step, self.split, (self.row or {}).get("train_s")  # unequal if a damaged step was taken again
+        logged = any((row["step"], row["split"], row.get("train_s")) == key for row in RunLog(folder).rows())
         return None if logged else self.row
 
 

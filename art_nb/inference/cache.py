@@ -141,7 +141,8 @@ class PaddedGroup:
 class SlotCache(Cache):
     """Per layer two buffers (slots, KV heads, capacity, head size) for keys and values, grown on demand.
 
-    lengths: number of tokens in each slot; lower it to drop tokens from the end.
+    lengths: number of tokens in each slot; lower it to drop tokens from the end. attended: the layers that called `attend`
+    in the current forward, in order.
     """
 
     def __init__(self, slots: int, layers: int, device: torch.device):
@@ -158,7 +159,7 @@ class SlotCache(Cache):
         ends = [self.lengths[slot] + count for slot, count in zip(slots, counts, strict=True)]
         self.groups = self._grouped(slots, counts, ends)
         self.last_groups = self.groups if outputs == counts else self._grouped(slots, outputs, ends)
-        self.needed = (slots[-1] + 1, max(ends))
+        self.needed, self.attended = (slots[-1] + 1, max(ends)), list[int]()
         slot, end, count, output = (torch.tensor(x) for x in (slots, ends, counts, outputs))
         rows = slot.repeat_interleave(count), _ranges(end - count, count), _ranges(count.cumsum(0) - output, output)
         self.rows, self.positions, self.outputs = (x.to(self.device) for x in rows)
@@ -211,6 +212,7 @@ class SlotCache(Cache):
         query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv). In the
         last layer, tokens without logits get zeros.
         """
+        self.attended.append(layer)
         keys, values = self._store(layer, key, value)
         query = query[0].transpose(0, 1)
         out = query.new_zeros(*query.shape[:2], value.shape[3])
@@ -245,10 +247,15 @@ class SlotCache(Cache):
         """The number of slots that have memory."""
         return max((buffers[0].shape[0] for buffers in self.buffers.values()), default=0)
 
-    def trim(self, rows: int) -> None:
-        """Free the memory of the slots from `rows` on, which hold nothing that is needed."""
+    @property
+    def capacity(self) -> int:
+        """The number of tokens per slot that have memory."""
+        return max((buffers[0].shape[2] for buffers in self.buffers.values()), default=0)
+
+    def trim(self, rows: int, capacity: int) -> None:
+        """Free the memory of the slots from `rows` on and of the tokens from `capacity` on, which are not needed."""
         kept = self.buffers.items() if rows else ()
-        self.buffers = {layer: [buffer[:rows].clone() for buffer in buffers] for layer, buffers in kept}
+        self.buffers = {layer: [buffer[:rows, :, :capacity].clone() for buffer in buffers] for layer, buffers in kept}
 
     def _grown(self, buffer: torch.Tensor, slots: int, capacity: int) -> torch.Tensor:
         """Return the buffer, enlarged if it has fewer than `slots` slots or a smaller `capacity`."""

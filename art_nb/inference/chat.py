@@ -179,7 +179,7 @@ def parse_tool_calls(text: str) -> tuple[list[dict], str]:
     for match in TOOL_CALL.finditer(text):
         try:
             call = json.loads(match[1])
-            arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False)
+            arguments = json.dumps(call.get("arguments", {}), ensure_ascii=False, allow_nan=False)
             f"{call['name']:s}{arguments}".encode()  # a lone surrogate is valid JSON, but not text
         except (ValueError, KeyError, TypeError, RecursionError):
             return [], text

@@ -69,9 +69,9 @@ class ChatTemplate:
 
     def _tainted(self, message: dict) -> dict:
         """Convert a message for the template. Its role counts as the template's text, its content as input."""
-        message = with_parsed_arguments(message)
-        if message["role"] != "assistant":
-            message["content"] = TaintedStr(message["content"])
+        message = with_parsed_arguments(message)  # a template may search the assistant's for the tags of thoughts
+        mask = b"\2" * len(message["content"]) if message["role"] == "assistant" else None
+        message["content"] = TaintedStr(message["content"], mask)
         if message["role"] in ROLES:
             message["role"] = self.control.literal(message["role"])
         return message

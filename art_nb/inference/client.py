@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager
+from copy import deepcopy
 from functools import lru_cache, partial
 from typing import Any, Self, TypeVar
 
@@ -14,7 +15,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from art_nb.inference.chat import URL, RequestError
 from art_nb.inference.streaming import Chunks, events
-from art_nb.trajectories.recording import record
+from art_nb.trajectories.recording import auto_trajectory, record
 
 T = TypeVar("T")
 Create = Callable[..., Awaitable[ChatCompletion | Chunks]]
@@ -184,7 +185,9 @@ async def create_recorded(create: Create, parameters: dict[str, Any]) -> ChatCom
     if raw and (raw != "true" or parameters.get("stream")):
         raise RequestError("with_streaming_response, or a raw stream: there is no HTTP response in process; leave it out")
     tools = parameters.get("tools")
-    note = partial(record, parameters.get("messages", []), None if isinstance(tools, NotGiven | Omit) else tools)
+    messages = parameters.get("messages", [])
+    sent: Any = deepcopy(messages) if auto_trajectory() and isinstance(messages, list | tuple) else messages
+    note = partial(record, sent, None if isinstance(tools, NotGiven | Omit) else tools)
     answer = await create(**parameters)
     if isinstance(answer, ChatCompletion):
         note(answer.choices[0])

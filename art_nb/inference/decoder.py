@@ -32,7 +32,7 @@ class Decoder:
     threads: maximum number of torch threads during a forward; None: torch's setting.
     before_forward: awaited before each forward; lets callers submit further generations to the batch.
     on_submit: called after generations are submitted.
-    on_reset: called when all generations are dropped after a failure.
+    on_reset: called when all generations are dropped after an interrupt.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,6 @@ class BatchDecoder(Decoder):
         self.waiting, self.active = [], []
         self.slots = Slots(SlotCache(self._count, self._layers, self._device))
         self._ngrams: defaultdict[str, NgramTable] = defaultdict(NgramTable)
-        self.on_reset()
 
     @property
     def idle(self) -> bool:
@@ -83,7 +82,11 @@ class BatchDecoder(Decoder):
     def forget(self, policy: str | None) -> None:
         """Drop the cached state of one policy, or of all. Generations in progress compute it again."""
         self.slots.clear(policy)
+        for generation in [*self.active, *self.waiting]:
+            if policy in (None, generation.policy.name):
+                generation.owner += "\n"  # later requests of this name may have other weights
         for generation in self.active:
+            self.slots.owners[generation.slot] = generation.owner
             if not self.slots.held[generation.slot]:
                 generation.pending = generation.prompt + generation.tokens
         for name in [name for name in self._ngrams if policy in (None, name)]:
@@ -100,6 +103,7 @@ class BatchDecoder(Decoder):
                     "the sampler is in use in another event loop: call it there; run blocking code in `asyncio.to_thread`"
                 )
             self._reset()  # that loop was abandoned, after an interrupt for example, with everything that waited in it
+            self.on_reset()
         self.task = loop.create_task(self._run())
         # An interrupt is raised where the loop runs; asyncio need not report it again.
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
@@ -130,6 +134,7 @@ class BatchDecoder(Decoder):
                 if not generation.done.done():
                     generation.done.set_exception(reason)
             if not failed:
+                self.on_reset()
                 raise
         finally:
             self.seconds, self._ended = self.seconds + time.perf_counter() - started, time.perf_counter()
@@ -167,10 +172,16 @@ class BatchDecoder(Decoder):
         ids = np.fromiter((t for each in generations for t in (*each.pending, *each.speculated)), dtype=np.int64)
         adapted = policies[0].adapter is not None
         adapters = {"adapters": [policy.adapter for policy in policies], "counts": counts} if adapted else {}
-        return policies[0].model(
+        logits = policies[0].model(
             input_ids=torch.from_numpy(ids)[None].to(self._device), position_ids=positions, use_cache=True,
             past_key_values=cache, slot_cache=cache, logits_to_keep=kept, **adapters,
-        ).logits[0].float()  # fmt: skip
+        ).logits[0]  # fmt: skip
+        if cache.attended != [*range(cache.last_layer + 1)]:
+            raise ValueError(
+                f"{type(policies[0].model).__name__} is not supported: expected a call of transformers' attention interface "
+                "per layer, with the forward's arguments; use another model family"
+            )
+        return logits.float()
 
     def _sample(self, generations: list[Generation], logits: torch.Tensor) -> None:
         """Sample a token from each row of logits (M, V), and append to each generation those that are verified."""
@@ -277,16 +288,16 @@ def sample_tokens(
     if bool(greedy.all()):
         return logits.argmax(-1)
     scale = temperature.clamp(min=1e-6).to(logits.dtype)
-    probabilities, order = torch.softmax(logits / scale[:, None], dim=-1), None
+    probabilities = torch.softmax(logits / scale[:, None], dim=-1)
     if bool((top_p < 1).any()):
-        probabilities, order = probabilities.sort(dim=-1, descending=True)
-        before = probabilities.cumsum(-1, dtype=torch.float64) - probabilities
-        probabilities = probabilities * (before < top_p[:, None])
+        ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
+        before = ranked.cumsum(-1, dtype=torch.float64) - ranked
+        kept = (before < top_p[:, None]) | (top_p[:, None] >= 1)
+        # In the order of the vocabulary, so that other requests' top_p changes no token.
+        probabilities = probabilities * torch.zeros_like(kept).scatter_(1, order, kept)
     mass = probabilities.cumsum(-1, dtype=torch.float64)  # float64, because many small numbers are summed
     total = mass[:, -1:]
     # Strictly below the total even after rounding, so that no token of probability 0 is sampled.
     point = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
     index = torch.searchsorted(mass, point, right=True)
-    if order is not None:
-        index = order.gather(1, index)
     return torch.where(greedy, logits.argmax(-1), index[:, 0]) if bool(greedy.any()) else index[:, 0]

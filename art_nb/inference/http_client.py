@@ -46,27 +46,23 @@ def _is_recorded(response: httpx.Response) -> bool:
 
 def _record(response: httpx.Response) -> None:
     request = json.loads(response.request.content)
-    if request.get("stream"):
-        choice = _streamed(response.text)
-    elif choices := response.json().get("choices"):
-        choice = Choice.construct(**choices[0])  # as lenient with other servers' answers as the client itself
-    else:
-        return
-    record(request["messages"], request.get("tools"), choice)
+    if choices := _streamed(response.text) if request.get("stream") else response.json().get("choices"):
+        # As lenient with other servers' answers as the client itself.
+        record(request["messages"], request.get("tools"), Choice.construct(**choices[0]))
 
 
-def _streamed(events: str) -> Choice:
-    """Assemble the first choice of a stream of server-sent events, with our sampler's additional fields."""
+def _streamed(events: str) -> list[dict[str, Any]]:
+    """Assemble the first choice, if any, of a stream of server-sent events, with our sampler's additional fields."""
     from openai.lib.streaming.chat import ChatCompletionStreamState  # `import openai` does not import it
 
     state = ChatCompletionStreamState()
-    sampling: dict[str, Any] = {}
+    sampling: dict[str, Any] | None = None
     for line in events.split("\n"):  # `splitlines` splits inside texts, too, for example at U+2028
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":
             chunk = json.loads(data)
-            state.handle_chunk(ChatCompletionChunk.construct(**chunk))
-            for choice in chunk["choices"][:1]:
-                sampling |= {name: choice[name] for name in SAMPLING_FIELDS & choice.keys() if choice["index"] == 0}
-    snapshot: dict[str, Any] = state.current_completion_snapshot.to_dict()
-    return Choice.construct(**{**snapshot["choices"][0], **sampling})
+            for choice in chunk.get("choices") or ():  # an error, which the client raises, has none
+                if choice["index"] == 0:
+                    state.handle_chunk(ChatCompletionChunk.construct(**{**chunk, "choices": [choice]}))
+                    sampling = (sampling or {}) | {name: choice[name] for name in SAMPLING_FIELDS & choice.keys()}
+    return [] if sampling is None else [{**state.current_completion_snapshot.choices[0].to_dict(), **sampling}]

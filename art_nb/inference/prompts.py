@@ -5,11 +5,13 @@ prompt that continues it begins with them. All texts here are protected: see `co
 """
 
 import json
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
+from os.path import commonprefix  # of any sequences
 from typing import Any
 
 from art_nb.inference.bounded import BoundedDict
@@ -30,6 +32,7 @@ PROBES = (
     (SYSTEM, USER, ANSWER, USER, CALLING, RESULT, ANSWER, USER, THOUGHT, USER, REASONED, USER, ANSWER),
     (USER, CALLING, RESULT, CALLING, RESULT, RESULT, THOUGHT, USER, USER, ANSWER, ANSWER, USER, CALLING, RESULT),
     (USER, THOUGHT, USER, REASONED, USER, {"role": "user", "content": " i \n"}),
+    (USER, CALLING, {"role": "tool", "tool_call_id": "call_1234", "content": "e"}, ANSWER),
 )
 CONTENTS = (
     "q1w2", " b\n", "\n", "None", "0", '{"c": [1]}', "<think>\nd\n</think>\n\ne", "<tool_call>f</tool_call>",
@@ -77,14 +80,27 @@ class IncrementalTemplate(ChatTemplate):
         return self.render([*messages, answer], add_generation_prompt=False)
 
     def turn(self, messages: list[dict]) -> tuple[list[int], list[int]]:
-        """Return the ids of a conversation's prompt, and those of the answer that ends it, with its end token."""
-        end = self.control.placeholder(self._tokenizer.eos_token)
-        prompt = self.prompt(messages[:-1])
-        whole = self.answered(prompt, messages[:-1], messages[-1])
-        # Some templates do not repeat the generation prompt, because they drop earlier thoughts.
-        answer = whole[len(prompt) :] if whole.startswith(prompt) else self.control.protect(messages[-1]["content"])
+        """Return the ids of the prompt, and of the answer that ends it. Raises: RequestError for a call that is dropped."""
+        *before, last = messages
+        prompt, encode = self.prompt(before), self.control.ids
+        whole, ids = self.answered(prompt, before, last), encode(prompt)
+        names = [call.get("function", call)["name"] for call in last.get("tool_calls") or ()]
+        # Some templates do not repeat the generation prompt, because they drop earlier thoughts or close an opened one.
+        base = self.render(before, add_generation_prompt=False) if names and not whole.startswith(prompt) else prompt
+        if names and not (whole.startswith(base) and all(name in whole[len(base) :] for name in names)):
+            raise RequestError(f"messages: this model's chat template drops a call of {names}: write it as content")
+        rest = whole[len(prompt) :] if whole.startswith(prompt) else self.control.protect(last["content"])
+        answer = encode(rest) if base is prompt else encode(whole)[len(commonprefix([ids, encode(whole)])) :]
+        answer.append(self._ends[0])
         # Text after the end token is the template's, not the policy's.
-        return self.control.ids(prompt), self.control.ids(answer.split(end)[0] + end)
+        return ids, answer[: 1 + next(i for i, token in enumerate(answer) if token in self._ends)]
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """The tokens that end an answer: the control token that the template writes after it, if any; the tokenizer's."""
+        whole = self.render([USER, {**ANSWER, "content": CONTENTS[0]}], add_generation_prompt=False)
+        after = self.control.ids("".join(whole.partition(CONTENTS[0])[2].split()[:1]))
+        return [i for i in after[-1:] if i in self._tokenizer.added_tokens_decoder] + [self._tokenizer.eos_token_id]
 
     def _in_pieces(self, messages: list[dict]) -> str:
         first = self._piece(messages[:1], first=True)
@@ -158,14 +174,16 @@ class PromptEncoder:
 
     def __init__(self, tokenizer, ends: Iterable[str]):
         control = control_tokens(tokenizer)
-        self._encode, self._tokenizer, self._ends = control.ids, tokenizer, list(map(control.placeholder, ends))
+        if "" in (ends := list(ends)):
+            warnings.warn("the model's generation_config has an eos_token_id without a token: it is ignored", stacklevel=2)
+        self._encode, self._tokenizer, self._ends = control.ids, tokenizer, [control.placeholder(e) for e in ends if e]
         self._templates = BoundedDict[str, IncrementalTemplate](MAX_TEMPLATES)
         self._answered: dict[str, list[AnsweredConversation]] = {}
 
     def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> IncrementalTemplate:
         """Return the chat template with these tools and arguments. Raises: RequestError when they are not JSON."""
         try:
-            key = json.dumps([tools, arguments], sort_keys=True)
+            key = json.dumps([tools, arguments])  # a template shows the order of keys
         except (TypeError, ValueError) as error:
             raise RequestError(f"tools or chat_template_kwargs: expected plain JSON values ({error})") from error
         if key not in self._templates:

@@ -15,10 +15,10 @@ from jinja2.compiler import CodeGenerator, Frame
 
 
 class TaintedStr(str):
-    """A string with the origin of each character: `mask` has one byte per character, 1 where a template wrote it.
+    """A string with the origin of each character: `mask` has one byte per character, 1: a template's, 2: the assistant's.
 
     has_control: whether it contains the text of a control token. A search for such a string is a search for the token,
-    which input cannot contain. It therefore looks only at the template's characters.
+    which other input cannot contain. It therefore looks only at characters with a mask other than 0.
     """
 
     mask: bytes
@@ -60,7 +60,7 @@ class TaintedStr(str):
     def _searched_for(self, sought: Any) -> str:
         if not getattr(sought, "has_control", False):
             return self
-        return "".join([character if ours else "\0" for character, ours in zip(self, self.mask, strict=True)])
+        return "".join([character if seen else "\0" for character, seen in zip(self, self.mask, strict=True)])
 
 
 STRINGS = {str, TaintedStr}

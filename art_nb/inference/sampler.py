@@ -62,7 +62,9 @@ class Sampler:
 
     def __init__(self, model: Any, tokenizer: Any, *, slots: int = 128, seed: object = 0, decoder: Decoder | None = None):
         self.model, self.tokenizer, self.seed = model.eval(), tokenizer, seed
-        self.context = model.config.max_position_embeddings
+        self.context, rope = model.config.max_position_embeddings, getattr(model.config, "rope_parameters", None) or {}
+        if rope.get("rope_type") == "longrope":  # one longer conversation changes the positions of all in the forward
+            self.context = min(self.context, rope["original_max_position_embeddings"])
         ends = model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
         self.vocabulary = Vocabulary(tokenizer, [e for e in [*ends, tokenizer.eos_token_id] if e is not None])

@@ -15,7 +15,7 @@ MAX_PREFILL = 32768  # prompt tokens of one forward, beyond which no further gen
 class Slots:
     """The slots of a cache.
 
-    held: the computed tokens of each slot; owners: the name of the policy that computed them.
+    held: the computed tokens of each slot; owners: the policy that computed them, see `Generation.owner`.
     free: the unused slots, the longest unused first. What they hold can be reused.
     """
 
@@ -54,7 +54,7 @@ class Slots:
             if rows == 0:
                 delayed.append(generation)
                 continue
-            policy, prompt = generation.policy.name, generation.prompt
+            policy, prompt = generation.owner, generation.prompt
             source, shared = self.longest_prefix(policy, prompt, generation.previous_slot)
             slot = source if source in self.free and shared == len(self.held[source]) else None
             if slot is None and _is_computed_next(generation, shared, admitted):
@@ -78,13 +78,15 @@ class Slots:
         longest = max(len(each.prompt) + each.max_tokens for each in [generation, *busy])
         if busy and rows * longest > most_tokens:
             return 0
-        if len(self.held) * longest <= most_tokens:
+        capacity = max(longest, self.cache.capacity)
+        if len(self.held) * capacity <= most_tokens:
             return None
-        if self.cache.allocated * longest > most_tokens:
+        if max(rows, self.cache.allocated) * capacity > most_tokens:
             kept = rows if busy else 0
-            for slot in range(kept, len(self.held)):
-                self.held[slot], self.cache.lengths[slot] = [], 0
-            self.cache.trim(kept)
+            for slot, length in enumerate(self.cache.lengths):
+                if slot >= kept or length > longest:
+                    self.held[slot], self.cache.lengths[slot] = [], 0
+            self.cache.trim(kept, longest)
         return max(rows, self.cache.allocated)
 
     def longest_prefix(self, policy: str, prompt: list[int], previous: int | None) -> tuple[int | None, int]:
@@ -128,10 +130,10 @@ def _in_turns(queue: list[Generation], active: Iterable[Generation]) -> list[Gen
 
 def _is_computed_next(generation: Generation, shared: int, admitted: list[Generation]) -> bool:
     """Whether an admitted generation computes much more of the prompt than the `shared` tokens that are cached."""
-    prompt, policy = generation.prompt, generation.policy.name
+    prompt, policy = generation.prompt, generation.owner
     if len(prompt) < MIN_AWAITED:
         return False
-    alike = (other for other in admitted if other.policy.name == policy)
+    alike = (other for other in admitted if other.owner == policy)
     return any(common_prefix(other.prompt, prompt) >= shared + MIN_AWAITED for other in alike)
 
 

@@ -22,7 +22,8 @@ class Vocabulary:
         self.tokenizer, self.end_tokens, self._backend = tokenizer, frozenset(end_tokens), tokenizer.backend_tokenizer
         ids = (self._backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
         self.byte_tokens = frozenset(token for token in ids if token is not None)
-        self.token_text = lru_cache(None)(lambda token: self.text([token]))
+        first = tokenizer.encode("a", add_special_tokens=False)[-1:]  # some tokenizers remove the space before it
+        self.token_text = lru_cache(None)(lambda token: self.text([*first, token])[len(self.text(first)) :])
 
     def text(self, tokens: list[int]) -> str:
         return self._backend.decode(tokens, skip_special_tokens=False)

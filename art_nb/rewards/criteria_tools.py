@@ -13,26 +13,28 @@ from art_nb.rewards.rubric import weighted
 from art_nb.trajectories import Trajectory
 from art_nb.trajectories.records import call_of
 
-FAILED = re.compile(r'^\W*(error|traceback|exception)\b|^(malformed|refused):|"(error|exception)"\s*:', re.IGNORECASE)
+FAILED = re.compile(r'^\W*(error|traceback|exception)\b|^(malformed|refused):|"(error|exception)"\s*:(?!\s*null)', re.I)
 READABLE = 1_500  # characters; longer answers score less
 
 
 def accuracy(trajectory: Trajectory) -> tuple[float, str]:
     """The share of valid calls: known tool, arguments in JSON, a result that is not an error."""
-    calls = _calls(trajectory)
-    if not calls:
-        return 1.0, "no tool was called, so no call was wrong"
     known = {tool["function"]["name"] for tool in trajectory.tools or []}
-    wrong = sum(not _is_json(arguments) or bool(known and name not in known) for name, arguments in calls)
-    results = (str(message["content"]) for message in _messages(trajectory) if message["role"] == "tool")
-    failed = sum(bool(FAILED.search(result)) for result in results)
-    right = max(0, len(calls) - max(wrong, failed))
-    return right / len(calls), f"{right} of {len(calls)} calls went well"
+    right: list[bool] = []
+    places: dict[str | None, int] = {}  # of the latest call with each id
+    for message in _messages(trajectory):
+        places |= {call.get("id"): len(right) + i for i, call in enumerate(message.get("tool_calls") or [])}
+        right += [_is_json(arguments) and (not known or name in known) for name, arguments in _calls([message])]
+        if message["role"] == "tool" and right and FAILED.search(str(message["content"])):
+            right[places.get(message.get("tool_call_id"), -1)] = False
+    if not right:
+        return 1.0, "no tool was called, so no call was wrong"
+    return sum(right) / len(right), f"{sum(right)} of {len(right)} calls went well"
 
 
 def efficiency(trajectory: Trajectory) -> tuple[float, str]:
     """The share of calls that do not repeat an earlier one with the same arguments."""
-    counts = Counter(_calls(trajectory))
+    counts = Counter(_calls(_messages(trajectory)))
     repeated = sum(counts.values()) - len(counts)
     return len(counts) / max(1, sum(counts.values())) if counts else 1.0, f"{repeated} calls were repeated"
 
@@ -63,9 +65,8 @@ def _messages(trajectory: Trajectory) -> list[Mapping[str, Any]]:
     return [message for history in trajectory.histories() for message in history.messages()]
 
 
-def _calls(trajectory: Trajectory) -> list[tuple[str, str]]:
-    """Return (tool, arguments as JSON) of every call, in order, including those of additional histories."""
-    messages = _messages(trajectory)
+def _calls(messages: list[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return (tool, arguments as JSON) of every call, in order."""
     calls = [call_of(call) for message in messages for call in message.get("tool_calls") or []]
     return [(call["name"], call["arguments"] or "{}") for call in calls]
 

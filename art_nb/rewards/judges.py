@@ -14,6 +14,8 @@ from weakref import WeakKeyDictionary
 
 import openai
 
+from art_nb.inference.client import InProcessClient
+from art_nb.metrics import JUDGE, MetricsBuilder
 from art_nb.rewards.judge_answers import TrajectoryScore, UnusableAnswer, parse, response_format
 from art_nb.rewards.judge_calls import ContextExceeded, JudgeReply, JudgeUnavailable, call_judge, context_tokens
 from art_nb.rewards.judge_prompts import GroupTooLong, JudgePrompt, judge_prompt
@@ -46,12 +48,14 @@ class Usage:
 
     def plus(self, reply: JudgeReply) -> Usage:
         """Return the usage including one more call."""
-        return Usage(
-            calls=self.calls + 1,
-            prompt_tokens=self.prompt_tokens + reply.prompt_tokens,
-            completion_tokens=self.completion_tokens + reply.completion_tokens,
-            cost_usd=None if self.cost_usd is None or reply.cost_usd is None else self.cost_usd + reply.cost_usd,
-        )
+        cost = None if self.cost_usd is None or reply.cost_usd is None else self.cost_usd + reply.cost_usd
+        tokens = self.prompt_tokens + reply.prompt_tokens, self.completion_tokens + reply.completion_tokens
+        return Usage(self.calls + 1, *tokens, cost)
+
+    def add_cost(self) -> None:
+        """Add the cost to the active `MetricsBuilder`, if any."""
+        if (builder := MetricsBuilder.active_or_none()) and self.cost_usd is not None:
+            builder.add_cost(f"{builder.cost_context}/{JUDGE}", self.cost_usd)
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,8 @@ class LLMJudge:
     params: further arguments of the request: temperature, max_tokens, api_base, api_key, ... For a server without support
         for JSON schemas, give {"response_format": None}.
     client: an `openai` client for any server with OpenAI's API, or `model.openai_client()`; None: LiteLLM.
-    cache: folder of answers, by a hash of the request; None: no cache.
+    cache: folder of answers, by a hash of the request; None, or with a client in process, whose models of one name can
+        differ: no cache. For a model that is trained on a server, give its name with the step, "name@3".
     max_concurrent: groups judged by this model at a time.
     max_attempts: calls per group, including the first. After 408, 409, 425, 429, 5xx, a lost connection or a timeout the
         next call follows after `delay`, twice that, ... seconds, or the server's retry-after; after an unusable answer it
@@ -116,10 +121,11 @@ class LLMJudge:
         """Return the scores from the model, or from the cache."""
         tokens = self._max_prompt_tokens(trajectories)
 
-        def make_prompt(tokens: int) -> JudgePrompt:
+        def make_prompt(tokens: int, usage: Usage = Usage()) -> JudgePrompt:
             try:
                 return judge_prompt(trajectories, rubric, tokens, order)
             except GroupTooLong as error:
+                usage.add_cost()
                 raise JudgeError(f"{error} to {tokens} tokens for {self.model}: use smaller groups") from error
 
         prompt = make_prompt(tokens)
@@ -132,7 +138,7 @@ class LLMJudge:
             write_file(path, json.dumps({"model": self.model, "answer": answer}).encode())
         return _judgement(parse(answer, prompt.shown), prompt, usage)
 
-    async def _answer(self, make_prompt: Callable[[int], JudgePrompt], tokens: int) -> tuple[str, Usage, JudgePrompt]:
+    async def _answer(self, make_prompt: Callable[..., JudgePrompt], tokens: int) -> tuple[str, Usage, JudgePrompt]:
         """Return the first usable answer, the usage of all calls, and the prompt of the last."""
         prompt, usage, problem = make_prompt(tokens), Usage(), ""
         complaint: list[dict[str, str]] = []
@@ -147,15 +153,17 @@ class LLMJudge:
                 problem, wait, complaint = str(error), 0.0, [{"role": "user", "content": COMPLAINT.format(error)}]
             except ContextExceeded as error:
                 problem, wait, tokens = str(error), 0.0, tokens // 2
-                prompt = make_prompt(tokens)
+                prompt = make_prompt(tokens, usage)
             except (JudgeUnavailable, TimeoutError) as error:
                 problem, retry_after = str(error) or "timed out", getattr(error, "wait", None)
                 wait = self.delay * 2**attempt if retry_after is None else retry_after
             except openai.APIError as error:
+                usage.add_cost()
                 raise JudgeError(f"{self.model} rejects the request: {type(error).__name__}: {error}") from error
             if attempt + 1 < self.max_attempts:
                 log.warning("judge %s, attempt %d of %d: %s", self.model, attempt + 1, self.max_attempts, problem)
                 await asyncio.sleep(wait)
+        usage.add_cost()
         raise JudgeError(f"{self.model} gave no usable scores in {self.max_attempts} attempts; the last: {problem}")
 
     def _params(self, prompt: JudgePrompt) -> dict[str, Any]:
@@ -170,7 +178,7 @@ class LLMJudge:
 
     def _cache_file(self, prompt: JudgePrompt, sample: int) -> Path | None:
         """Return the path of the cached answer, a hash of everything that the answer depends on."""
-        if self.cache is None:
+        if self.cache is None or isinstance(self.client, InProcessClient):
             return None
         params = {name: value for name, value in self._params(prompt).items() if name not in NOT_CONTENT}
         server = str(self.client.base_url) if self.client else None
@@ -202,12 +210,8 @@ def _check(reply: JudgeReply, ids: Sequence[str]) -> None:
 def _judgement(scores: Sequence[TrajectoryScore], prompt: JudgePrompt, usage: Usage) -> Judgement:
     """Reorder the scores from the prompt's order to the group's."""
     by_id = {score.trajectory_id: score for score in scores}
-    return Judgement(
-        scores=[by_id[i].model_copy(update={"trajectory_id": str(n)}) for n, i in enumerate(prompt.ids, start=1)],
-        usage=usage,
-        places=[prompt.shown.index(i) for i in prompt.ids],
-        shortened=prompt.shortened,
-    )
+    in_order = [by_id[i].model_copy(update={"trajectory_id": str(n)}) for n, i in enumerate(prompt.ids, start=1)]
+    return Judgement(in_order, usage, [prompt.shown.index(i) for i in prompt.ids], prompt.shortened)
 
 
 def _read(path: Path, ids: Sequence[str]) -> list[TrajectoryScore]:

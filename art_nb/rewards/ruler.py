@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from art_nb.metrics import JUDGE, MetricsBuilder
 from art_nb.rewards.judge_answers import TrajectoryScore
 from art_nb.rewards.judges import Judge, JudgeError, Judgement, LLMJudge
 from art_nb.trajectories import Trajectory, TrajectoryGroup
@@ -44,14 +43,13 @@ async def ruler(
         tools: the agent's tools, shown to the judge.
         debug: print scores and explanations.
 
-    Costs are added to the active `art.metrics.MetricsBuilder`, if any.
+    Costs, also those of a judge that fails, are added to the active `art.metrics.MetricsBuilder`, if any.
 
     Raises: JudgeError when the judge gave no usable scores; ImportError when LiteLLM is needed and missing.
     """
     trajectories = [Trajectory(messages_and_choices=list(messages), tools=tools) for messages in message_lists]
     judgement = await _judge(trajectories, judge_model, extra_litellm_params, rubric, debug)
-    if (builder := MetricsBuilder.active_or_none()) and judgement.usage.cost_usd is not None:
-        builder.add_cost(f"{builder.cost_context}/{JUDGE}", judgement.usage.cost_usd)
+    judgement.usage.add_cost()
     return judgement.scores
 
 
@@ -67,10 +65,11 @@ async def ruler_score_group(
     """Return a copy of `group` whose rewards are the judge's scores; for `after_each` of `gather_trajectory_groups`.
 
     In each trajectory of the copy, `reward` and metrics["ruler_score"] are the score, metrics["independent_reward"] is the
-    original reward, `logs` has the explanation, and `turn_rewards` is None. The copy's metrics are judge_calls,
+    reward before any judging, `logs` has the explanation, and `turn_rewards` is None. The copy's metrics are judge_calls,
     judge_cached, judge_prompt_tokens, judge_completion_tokens, judge_duration (seconds), judge_shortened (trajectories
     shortened in the prompt) and, if the price is known, judge_cost_usd, which is added to costs/train/judge/ruler, or
-    costs/eval/..., when the group is logged. Each trajectory has an equal share: judge_tokens, judge_cost_usd.
+    costs/eval/..., when the group is logged. Each trajectory has an equal share: judge_tokens, judge_cost_usd. A second
+    judging adds to these. The cost of a judge that fails is added to the active `art.metrics.MetricsBuilder`, if any.
 
     Args:
         swallow_exceptions: log a JudgeError as a warning and return None, so that `gather_trajectory_groups` drops the
@@ -98,6 +97,7 @@ async def ruler_score_group(
     total = {"judge_tokens": usage.prompt_tokens + usage.completion_tokens, **cost} if usage.calls or usage.cached else {}
     share = {name: value / len(group) for name, value in total.items()}
     scored = [_scored(t, score, share) for t, score in zip(group.trajectories, judgement.scores, strict=True)]
+    metrics = {name: group.metrics[name] + value if name in group.metrics else value for name, value in metrics.items()}
     return group.model_copy(update={"trajectories": scored, "metrics": {**group.metrics, **metrics}})
 
 
@@ -135,7 +135,9 @@ def _messages(trajectory: Trajectory) -> list[Messages]:
 
 
 def _scored(trajectory: Trajectory, score: TrajectoryScore, share: dict[str, float]) -> Trajectory:
-    metrics = {**trajectory.metrics, "independent_reward": trajectory.reward, "ruler_score": score.score, **share}
+    first = {} if "ruler_score" in trajectory.metrics else {"independent_reward": trajectory.reward}
+    share = {name: trajectory.metrics.get(name, 0) + value for name, value in share.items()}
+    metrics = {**trajectory.metrics, **first, "ruler_score": score.score, **share}
     logs = [*trajectory.logs, f"RULER explanation: {score.explanation}"]
     own = {"messages_and_choices": list(trajectory.messages_and_choices), "metadata": dict(trajectory.metadata)}
     update = {"reward": score.score, "turn_rewards": None, "metrics": metrics, "logs": logs, **own}

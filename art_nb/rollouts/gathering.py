@@ -6,7 +6,7 @@ Only requires that a trajectory has a `reward` and a dict of `metrics`.
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar, copy_context
 from typing import Any, TypeVar
@@ -76,30 +76,36 @@ async def drain_event_loop(rounds: int = 8) -> None:
 class Gathering:
     """The state of one gather call: finished and failed rollouts, and its progress bar.
 
-    total: expected rollouts.
+    awaited: rollouts, groups of rollouts, and calls of async functions that return a group.
     max_exceptions: failures to tolerate: a count, or a share of `total` if between 0 and 1.
     max_metrics: number of metrics that the bar shows; None: all.
     advance: whether each finished rollout advances the bar; False: the caller advances it once per batch, with `step`.
     """
 
     def __init__(
-        self, total: int = 1, max_exceptions: int | float = 0, max_metrics: int | None = None, advance: bool = True
+        self, awaited: Sequence[Any] = (), max_exceptions: float = 0, max_metrics: int | None = None, advance: bool = True
     ) -> None:
         if not max_exceptions >= 0:
             raise ValueError(f"max_exceptions is {max_exceptions}; expected a count >= 0 or a share between 0 and 1.")
         self.max_exceptions, self.max_metrics, self.advance = max_exceptions, max_metrics, advance
         self.in_flight, self.bar = 0, None
         self.outer = _current.get()  # the gather call whose rollout started this one
-        self.restart(total)
+        self.sizes: Counter[int] = Counter()  # rollouts of the async functions' groups, by id of the call; missing: unknown
+        self.raised: list[Exception] = []
+        self.restart(awaited)
 
-    def restart(self, total: int) -> None:
+    def restart(self, awaited: Sequence[Any]) -> None:
         """Reset the counts for the next batch."""
-        self.total = total
+        self.awaited = awaited
         self.errors: list[Exception] = []
         self.counted: dict[int, Any] = {}  # by id; holds a reference, so that no id is reused
         self.sums: Counter[str] = Counter()
         self.counts: Counter[str] = Counter()
-        self.last_change = time.monotonic()
+
+    @property
+    def total(self) -> int:
+        """Expected rollouts. A call of an async function counts as one until the size of its group is known."""
+        return sum(self.sizes.get(id(each), getattr(each, "num_rollouts", 1)) for each in self.awaited)
 
     def finished(self, trajectories: Iterable[Any], steps: int) -> None:
         """Count trajectories, each once however often it is reported, and advance the bar by `steps`."""
@@ -112,22 +118,22 @@ class Gathering:
         self._update_bar(steps)
 
     def failed(self, error: Exception) -> None:
-        """Count a failure. Raises: `error` when there are more than `max_exceptions`."""
-        new = not any(error is known for known in self.errors)
-        if new:
+        """Count a failure. Raises: `error` when there are more than `max_exceptions`, and each time it is reported again."""
+        if not any(error is known for known in (*self.errors, *self.raised)):
             self.errors.append(error)
-        self._update_bar(0)
-        allowed = self.max_exceptions * self.total if 0 < self.max_exceptions < 1 else self.max_exceptions
-        if len(self.errors) > allowed:
-            if new:
+            rollouts = max(self.total, 1) if 0 < self.max_exceptions < 1 else 1
+            if len(self.errors) / rollouts > self.max_exceptions:  # a product with a share may be rounded down
+                self.raised.append(error)
                 failures = f"{len(self.errors)} of {self.total} rollouts failed"
                 error.add_note(f"{failures}; max_exceptions={self.max_exceptions} allows no more.")
+        self._update_bar(0)
+        if any(error is known for known in self.raised):
             raise error
 
-    def expect(self, more: int) -> None:
-        """Add rollouts to the total: a group contained more than expected."""
-        self.total += more
-        if self.bar is not None and self.advance:
+    def expect(self, rollouts: int) -> None:
+        """Add rollouts to the group of the async function that the running task belongs to, if any."""
+        self.sizes[group_call.get()] += rollouts
+        if self.bar is not None and self.advance and group_call.get():
             self.bar.total = self.total
 
     def step(self) -> None:
@@ -165,6 +171,7 @@ class Gathering:
     async def progress(self, desc: str | None, bar_total: int | None = None) -> AsyncIterator["Gathering"]:
         """Show a bar during the block (None for `desc`: no bar), which also explains long silences."""
         self.bar = None if desc is None else tqdm(desc=desc, total=bar_total or self.total)
+        self.last_change = time.monotonic()
         watcher = asyncio.create_task(self._explain_silence())
         try:
             yield self
@@ -184,11 +191,12 @@ class Gathering:
 
 
 _current: ContextVar[Gathering | None] = ContextVar("gathering", default=None)
+group_call: ContextVar[int] = ContextVar("group_call", default=0)  # id of the call of an async function that returns a group
 
 
-def current(total: int) -> Gathering:
-    """Return the running task's gathering, or a new one of `total` rollouts that tolerates no exception."""
-    return _current.get() or Gathering(total)
+def current(group: Any) -> Gathering:
+    """Return the running task's gathering, or a new one of `group` that tolerates no exception."""
+    return _current.get() or Gathering([group])
 
 
 def outermost() -> Gathering | None:

@@ -88,16 +88,16 @@ def lock_folder(folder: Path) -> FileLock:
 
 def prune(directory: Path, keep: set[int]) -> None:
     """Delete the checkpoints of all steps not in `keep`; each disappears at once for every reader."""
-    _finish_replacements(directory)  # else a deleted checkpoint could come back from its `.old` folder
+    finish_replacements(directory)  # else a deleted checkpoint could come back from its `.old` folder
     for step in {*list_checkpoints(directory)} - keep:
         _delete(step_folder(directory, step))
 
 
 def recover(directory: Path) -> None:
-    """Clean up after killed writers, before a run's first read. Safe at any time, from several processes at once."""
+    """Clean up after killed writers, before a run's first read. Safe while other processes of this container write."""
     import psutil  # os.kill(pid, 0) would end the process on Windows
 
-    _finish_replacements(directory)
+    finish_replacements(directory)
     for path, match in _leftovers(directory, "tmp"):
         pid = int(match["pid"])
         if not (path.name in _in_use if pid == os.getpid() else psutil.pid_exists(pid)):
@@ -206,10 +206,10 @@ def _replace_folder(new: Path, path: Path) -> None:
             _rename(path, aside, unless={errno.ENOENT})
         _sync(path.parent)
     finally:
-        _finish_replacements(path.parent)
+        finish_replacements(path.parent)
 
 
-def _finish_replacements(directory: Path) -> None:
+def finish_replacements(directory: Path) -> None:
     """Move each `.old` folder back to its name, or delete it when the new folder has that name already."""
     for old, match in _leftovers(directory, "old"):
         if (path := directory / match["name"]).exists():

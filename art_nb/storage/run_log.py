@@ -13,7 +13,7 @@ import json
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,10 +35,12 @@ COST_CONTEXTS = {**dict.fromkeys(EVALUATION, "eval"), "sft": "train"}  # other s
 
 @dataclass
 class RunTotals:
-    """A process's counters of a run: the builder (None until it is first used), and when training was last logged."""
+    """A process's counters of a run. loaded: the builder has the log's sums. logged_at: when training was last logged."""
 
-    builder: MetricsBuilder | None = None
+    builder: MetricsBuilder = field(default_factory=lambda: MetricsBuilder("train"))
+    loaded: bool = False
     logged_at: float = field(default_factory=time.monotonic)
+    rows: int = 0  # appended
 
 
 class RunLog:
@@ -73,35 +75,34 @@ class RunLog:
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
         """Return the builder of a cost context ("train" by default); its sums continue those in history.jsonl."""
-        if self._totals.builder is None:
-            self._totals.builder = MetricsBuilder("train")
-            self._totals.builder.load_state_dict(self._logged_sums())
         builder = self._totals.builder
+        if not self._totals.loaded:
+            builder.load_state_dict(self._logged_sums(), keep_pending=True)
+            self._totals.loaded = True
         return builder if cost_context is None else builder.for_cost_context(cost_context)
 
     @contextmanager
     def rollback_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Restore the counters if the block raises, so that it can be repeated. unless: whether it took effect anyway."""
-        totals = self._totals
-        before, logged_at = totals.builder.counters() if totals.builder else None, totals.logged_at
+        """Restore the counters if the block raises before it appends a row. unless: whether it took effect anyway."""
+        totals, rows = self._totals, self._totals.rows
+        before, logged_at, loaded = totals.builder.counters(), totals.logged_at, totals.loaded
         try:
             yield
         except BaseException:
-            if totals.builder and not unless():
-                totals.logged_at = logged_at
-                if before is None:
-                    totals.builder = None  # rebuilt from the log at its next use
-                else:
-                    totals.builder.restore_counters(before)
+            if totals.rows == rows and not unless():
+                totals.builder.restore_counters(before)
+                totals.logged_at, totals.loaded = logged_at, loaded
             raise
 
     async def complete_row(self, split: str, row: dict[str, Any], groups: list[TrajectoryGroup]) -> dict[str, Any]:
         """Return the row with all costs, seconds and counts since the last row of its split, and their sums over the run.
 
         The counters of the split start again from 0. Metrics that are added up (see `art_nb.metrics`) are taken from
-        the row, its groups and their trajectories.
+        the row, its groups and their trajectories. What the user added to the builder replaces automatic seconds and counts.
         """
         builder = self.metrics_builder(COST_CONTEXTS.get(_checked(split), split))
+        given = builder.pending()[0]
+        row = {name: value for name, value in row.items() if name not in given or name != "time/step_actor_s"}
         for metrics in (row, *(each.metrics for group in groups for each in (group, *group))):
             for name, value in metrics.items():
                 if name.startswith(SUMMED_PREFIXES) and "/cum/" not in name:
@@ -111,14 +112,17 @@ class RunLog:
                 builder.add_cost(f"{builder.cost_context}/{JUDGE}", group.metrics["judge_cost_usd"])
         trained = split in ("train", "sft") and (groups or "time/step_trainer_s" in row)
         for name, value in {**(self._usage() if trained else {}), **counts(groups, split)}.items():
-            if name not in row:
+            if name not in row and name not in given:
                 builder.add_metric(name, value)
-        if split in EVALUATION and "time/step_eval_s" not in row:
+        if split in EVALUATION and "time/step_eval_s" not in {*row, *given}:
             builder.add_user_timing(step_eval_s=wall_seconds(each for group in groups for each in group))
-        scenarios = scenario_ids(groups)
-        builder.add_data(scenario_ids=scenarios)
+        builder.add_data(scenario_ids=scenario_ids(groups))
+        scenarios = sorted(builder.pending()[1])
         averaged = {name: value for name, value in row.items() if not name.startswith(SUMMED_PREFIXES)}
-        return averaged | ({SCENARIOS: scenarios} if scenarios else {}) | await builder.flush()
+        added = await builder.flush()
+        if "time/step_actor_s" not in added:  # an average without this row's seconds would be too high
+            added.pop("throughput/avg_actor_tok_per_s", None)
+        return averaged | ({SCENARIOS: scenarios} if scenarios else {}) | added
 
     def _usage(self) -> dict[str, float]:
         """Return the seconds since training was last logged, and the machine's cost in that time; restart the clock."""
@@ -137,6 +141,7 @@ class RunLog:
         """Append the row to history.jsonl, then notify the monitors, with its groups and the folder of its checkpoint."""
         stamped = {**plain_numbers(row), "step": step, "split": _checked(split), "time": time.time()}
         append_jsonl(self.folder / "history.jsonl", [stamped])
+        self._totals.rows += 1
         if self._on_row:
             self._on_row(split, step, row, groups or [], checkpoint)
 
@@ -160,8 +165,8 @@ class RunLog:
         sums = {name: value for name, value in logged if isinstance(value, int | float)}
         return {"cum_state": sums, "unique_scenario_ids": [each for row in rows for each in row.get(SCENARIOS, ())]}
 
-    def best_step(self, metric: str) -> int | None:
-        """Return the step with the highest mean of `metric` ("split/name"), the latest if tied; None if there is none."""
+    def best_step(self, metric: str, among: Container[int] | None = None) -> int | None:
+        """Return the step (of `among`) with the highest mean of "split/name", the latest if tied; None if there is none."""
         split, slash, name = metric.partition("/")
         if not slash:
             raise ValueError(f'metric {metric!r}: write it as "split/name", e.g. "val/{metric}".')
@@ -169,7 +174,8 @@ class RunLog:
         for row in self.rows():
             if row["split"] == split and isinstance(row.get(name), int | float):  # NaN and infinity are stored as strings
                 values.setdefault(row["step"], []).append(row[name])
-        return max(values, key=lambda step: (statistics.fmean(values[step]), step), default=None)
+        steps = [step for step in values if among is None or step in among]
+        return max(steps, key=lambda step: (statistics.fmean(values[step]), step), default=None)
 
     def records(self, split: str | None = None, step: int | None = None) -> list[dict[str, Any]]:
         """Return trajectory records, ordered by split, step, group and index. None: every split, every step."""

@@ -28,7 +28,7 @@ def fork_checkpoint(
     Raises, before anything is written: FileNotFoundError: there is no checkpoint. ValueError: all are later, or the target
     model has been trained.
     """
-    checkpoints.recover(source / "checkpoints")
+    checkpoints.finish_replacements(source / "checkpoints")
     if not (found := checkpoints.list_checkpoints(source / "checkpoints")):
         raise FileNotFoundError(f"there is no checkpoint in {source / 'checkpoints'}: has that model been trained here?")
     steps = [step for step in found if not_after_step is None or step <= not_after_step]

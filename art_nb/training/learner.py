@@ -25,9 +25,10 @@ from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
 # Losses divided by the number of sequences. In the others a micro-batch is weighted by its share of the trained tokens.
 SEQUENCE_MEAN_LOSSES = {"grpo", "sapo", "luspo", "dr_grpo"}
-# TRL's options that have no effect, because TrainConfig has them, or because groups and batches have any size.
-IN_TRAIN_CONFIG = {
+# TRL's options without effect: TrainConfig has them, batches have any size, or TRL's rewards and forward pass are not used.
+WITHOUT_EFFECT = {
     "num_iterations", "learning_rate", "beta", "scale_rewards", "steps_per_generation", "generation_batch_size",
+    "mask_truncated_completions", "reward_weights", "multi_objective_aggregation", "neftune_noise_alpha",
 }  # fmt: skip
 KL_SAMPLE = 32  # without a KL penalty, the KL is measured on one in this many sequences
 
@@ -65,7 +66,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
             raise ValueError("loss_type 'vespo' takes one advantage per sequence, not one per token: use another type")
         if getattr(self.args, "use_adaptive_entropy", False):
             raise ValueError("grpo: use_adaptive_entropy would adapt to each micro-batch; give entropy_coef instead")
-        self.low_precision = policy.model.dtype != torch.float32
+        self.low_precision = policy.model.dtype != torch.float32 or self.args.bf16 or self.args.fp16
         integrations = tuple(get_reporting_integration_callbacks(self.args.report_to))
         callbacks = self.callback_handler.callbacks
         self.callback_handler.callbacks = [each for each in callbacks if isinstance(each, integrations)]
@@ -179,5 +180,5 @@ def _grpo_settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
     """Return the fields of GRPOConfig: the given ones, over defaults that suit gathered trajectories."""
     # `micro_batches` decides how a batch is split; these values only have to pass TRL's checks.
     fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    given = check_options(grpo, GRPOConfig, {*fixed, *IN_TRAIN_CONFIG}, stacklevel=7)
+    given = check_options(grpo, GRPOConfig, {*fixed, *WITHOUT_EFFECT}, stacklevel=7)
     return trl_settings(policy, output_dir) | {"temperature": 1.0} | given | fixed

@@ -102,7 +102,7 @@ def load_policy(
     seed: of the adapter's random initialisation.
 
     Raises: FileNotFoundError: a path that does not exist. ValueError: an unknown engine, an unsupported model family or kind
-        of adapter.
+        of adapter. Some unsupported families raise it only at the first request.
     """
     _freeze_objects()
     name = _model_name(base_model)
@@ -123,14 +123,20 @@ def load_policy(
         raise ValueError(f"models of type {config.model_type!r} are not supported: they set {scaled[0]} for their logits")
     if kinds := set(getattr(config, "layer_types", None) or ()) - LAYER_TYPES:
         raise ValueError(f"models of type {config.model_type!r} are not supported: they have layers of type {min(kinds)}")
+    if not model.get_base_model()._supports_attention_backend:
+        raise ValueError(f"models of type {config.model_type!r} are not supported: they bypass the attention interface")
     if others := [n for n, p in model.named_parameters() if p.requires_grad and not ADAPTER_MATRIX.search(n)]:
         raise ValueError(
             f"{min(others)} would be trained, but only LoRA's matrices A and B can be: leave out use_dora, lora_bias, bias, "
             "modules_to_save and trainable_token_indices in peft_args"
         )
+    ends = model.get_input_embeddings(), model.get_output_embeddings()
+    if ends[0].weight is ends[1].weight and any(hasattr(end, "base_layer") for end in ends):
+        raise ValueError("the adapter changes the tied embedding and output head: expected other layers in target_modules")
     if any(getattr(module, "lora_variant", None) for module in model.modules()):
         raise ValueError("the adapter is a variant of LoRA, which the sampler does not compute: use plain LoRA")
-    return Policy(model, tokenizer, engine, sum(p.numel() for n, p in model.named_parameters() if "lora_" not in n))
+    trained, every = model.get_nb_trainable_parameters()  # two for each byte of 4-bit weights
+    return Policy(model, tokenizer, engine, every - trained)
 
 
 @functools.cache
@@ -147,15 +153,15 @@ def default_learning_rate(parameters: int) -> float:
     return 1e-5 if parameters < 3_000_000_000 else 5e-6
 
 
-def default_target_modules(model: torch.nn.Module) -> list[str]:
+def default_target_modules(model: PreTrainedModel) -> list[str]:
     """Return the names of the linear layers that get an adapter: all but the output head.
 
     In a mixture of experts only those of the attention: adapters on hundreds of experts would cost more than they help.
     """
-    linear = [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]
+    linear = [n for n, m in model.named_modules() if isinstance(m, torch.nn.Linear) and m != model.get_output_embeddings()]
     if any(".experts." in name for name, _ in model.named_parameters()):
         linear = [name for name in linear if ".self_attn." in name]
-    return sorted({name.rsplit(".", 1)[-1] for name in linear} - {"lm_head"})
+    return sorted({name.rsplit(".", 1)[-1] for name in linear})
 
 
 def _model_name(base_model: str | os.PathLike) -> str:

@@ -64,10 +64,11 @@ def enable_tree_attention(decoder: PreTrainedModel) -> Iterator[None]:
 def supports_prefix_trees(decoder: PreTrainedModel) -> bool:
     """Whether a decoder computes the same from a small tree as from its sequences one by one.
 
-    It does not if layers keep a state, attend in chunks or bypass transformers' attention interface.
+    It does not if layers keep a state, attend in chunks, drop attention weights or bypass transformers' attention interface.
     """
     kinds = getattr(decoder.config, "layer_types", None) or ["full_attention"]
-    if not decoder._supports_attention_backend or not {*kinds} <= {"full_attention", "sliding_attention"}:
+    dropout = any(getattr(decoder.config, name, 0) for name in ("attention_dropout", "attn_pdrop"))
+    if dropout or not decoder._supports_attention_backend or not {*kinds} <= {"full_attention", "sliding_attention"}:
         return False
     training = decoder.training
     decoder.eval()

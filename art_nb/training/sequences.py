@@ -107,7 +107,7 @@ def build_sequences(
                     f"group {g}, trajectory {t} has no trainable token: it contains no Choice. Append the completion's "
                     "`choices[0]` to messages_and_choices, not a message dict."
                 )
-            _check_length(built, context, f"group {g}, trajectory {t}")
+            _check_tokens(built, context, f"group {g}, trajectory {t}")
             if signal or config.kl_penalty_coef > 0:
                 sequences += built
     counts: dict[str, float] = {"groups": len(groups), "groups_without_signal": without_signal}
@@ -145,7 +145,7 @@ def check_groups(groups: list[TrajectoryGroup]) -> None:
 
 def has_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bool:
     """Whether an advantage of the group, not scaled, differs from zero by more than the rounding error of its baseline."""
-    rewards = [abs(r) for t in group for r in (t.reward, *(t.turn_rewards or []))]
+    rewards = [abs(r) for t in group for r in ([t.reward] if t.turn_rewards is None else t.turn_rewards)]
     return any(abs(a) > 1e-9 * max(rewards, default=0.0) for choices in advantages for a in choices)
 
 
@@ -161,12 +161,13 @@ def compute_advantages(
     members = [(g, t, trajectory) for g, group in enumerate(groups) for t, trajectory in enumerate(group)]
     members = [member for member in members if not excluded(member[2])]
     advantages = [[[0.0] * len(trajectory.all_choices()) for trajectory in group] for group in groups]
-    rewards = torch.tensor([trajectory.reward for *_, trajectory in members], dtype=torch.float64)
-    by_outcome = group_advantages(rewards, torch.tensor([g for g, *_ in members]), config.scale_rewards)
-    for (g, t, _), advantage in zip(members, by_outcome.tolist(), strict=True):
+    with_turn_rewards = {g for g, _, trajectory in members if trajectory.turn_rewards is not None}
+    others = [member for member in members if member[0] not in with_turn_rewards]
+    rewards = torch.tensor([trajectory.reward for *_, trajectory in others], dtype=torch.float64)
+    by_outcome = group_advantages(rewards, torch.tensor([g for g, *_ in others], dtype=torch.long), config.scale_rewards)
+    for (g, t, _), advantage in zip(others, by_outcome.tolist(), strict=True):
         advantages[g][t] = [advantage] * len(advantages[g][t])
 
-    with_turn_rewards = {g for g, _, trajectory in members if trajectory.turn_rewards is not None}
     members = [member for member in members if member[0] in with_turn_rewards]
     for g, t, trajectory in members:
         if (given := len(trajectory.turn_rewards or [])) != (expected := len(advantages[g][t])):
@@ -236,7 +237,7 @@ def demonstration_sequences(
             sequences += current
         if not sequences:
             raise ValueError(f"trajectory {number} has nothing to train on: no assistant message follows another message")
-        _check_length(sequences, context, f"trajectory {number}")
+        _check_tokens(sequences, context, f"trajectory {number}")
         built.append(sequences)
     if not built:
         raise ValueError("there is nothing to train on: expected at least one trajectory")
@@ -251,7 +252,9 @@ def _check_messages(trajectory: Trajectory, name: str) -> None:
                 raise ValueError(f"{name}: messages_and_choices contains {item!r:.60}: {expected}")
 
 
-def _check_length(sequences: list[TokenSequence], context: int | None, name: str) -> None:
+def _check_tokens(sequences: list[TokenSequence], context: int | None, name: str) -> None:
+    if any(sequence.trained[:1] == [True] for sequence in sequences):
+        raise ValueError(f"{name}: the prompt_token_ids of a Choice are empty: expected the token ids of its prompt")
     longest = max(len(sequence.ids) for sequence in sequences)
     if context is not None and longest > context:
         raise ValueError(f"{name} has {longest} tokens, the model's context has {context}: shorten it")

@@ -44,7 +44,8 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
             raise ValueError("sft: label_smoothing_factor needs all logits, which TRL does not compute here: leave it out")
         # No dataset is prepared or loaded; these values only have to pass TRL's checks.
         fixed = {"max_length": None, "packing": False, "dataset_kwargs": {"skip_prepare_dataset": True}}
-        given = check_options(sft or {}, SFTConfig, {*fixed, "learning_rate"}, stacklevel=5)
+        ignored = {*fixed, "learning_rate", "completion_only_loss", "neftune_noise_alpha"}
+        given = check_options(sft or {}, SFTConfig, ignored, stacklevel=5)
         super().__init__(
             policy,
             tokens_per_micro_batch,

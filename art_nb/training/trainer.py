@@ -54,15 +54,18 @@ class SequenceTrainer:
     def __init__(self, policy: Policy, tokens_per_micro_batch: int | None, **trl_arguments: Any):
         base = policy.model.get_base_model()
         own_forward = base.__dict__.get("forward")
+        trl_arguments["args"]._n_gpu = 1  # TRL refuses several visible GPUs; only one is used here
         with _preserved_random_states():
             super().__init__(model=policy.model, processing_class=policy.tokenizer, **trl_arguments)  # type: ignore[call-arg]
         # TRL has replaced the model's forward by one that needs Triton. It is not used here.
         base.__dict__.pop("forward", None)
         if own_forward is not None:
             base.forward = own_forward
-        for parameter in policy.model.parameters() if self.args.fp16 else ():
-            if parameter.requires_grad:  # TRL makes those of 4-bit models bfloat16, which no gradient scaler accepts
+        for parameter in policy.model.parameters():
+            if parameter.requires_grad:  # TRL makes those of 4-bit models bfloat16, which rounds most updates away
                 parameter.data = parameter.data.float()
+        if self.args.fp16:  # the learners of a policy share a gradient scaler: a new one would search for its scale again
+            self.accelerator.scaler = vars(policy).setdefault("gradient_scaler", self.accelerator.scaler)
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances an MoE router, which no adapter changes
@@ -148,6 +151,8 @@ class SequenceTrainer:
     def update(self, batches: list[dict], learning_rate: float, heading: str, report: Report) -> dict[str, float]:
         """Take one optimizer step on the weighted sum of the micro-batches' losses.
 
+        Gradients that overflow in float16 are computed again with a smaller gradient scale, down to 1.
+
         report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and, as means over the
         trained tokens, those of `metric_names` that TRL computes.
 
@@ -155,10 +160,12 @@ class SequenceTrainer:
         """
         self.model.train()
         logged = self._metrics["train"]  # type: ignore[attr-defined]  # TRL's, one value per micro-batch
-        logged.clear()
+        norm = math.nan
         with _every_backward_is_a_step(self.accelerator):
-            loss = self._backward(batches, lambda text: report(f"{heading}, {text}"))
-            norm = self._take_step(loss, learning_rate)
+            while not math.isfinite(norm):
+                logged.clear()
+                loss = self._backward(batches, lambda text: report(f"{heading}, {text}"))
+                norm = self._take_step(loss, learning_rate)
         means = torch.zeros(len(self.metric_names), 2, dtype=torch.float64)  # mean of each metric; whether TRL logged it
         for i, name in enumerate(self.metric_names):
             if name in logged:
@@ -171,7 +178,11 @@ class SequenceTrainer:
     def _backward(self, batches: list[dict], report: Report) -> float:
         """Compute the gradients. Returns the loss; both are summed over all processes."""
         self.optimizer.zero_grad(set_to_none=True)
-        losses = []
+        scaler, losses = self.accelerator.scaler, []
+        if scaler is not None:
+            scaler.scale(torch.zeros((), device=self.policy.device))  # creates the scale even if this process has no batch
+            # All processes use the same scale. `update` also resets a scaler that was interrupted within a step.
+            scaler.update(*self.process_group.minimum([scaler.get_scale()]))
         with fused_lora(self.model):
             for i, batch in enumerate(batches):
                 report(f"micro-batch {i + 1} of {len(batches)}")
@@ -188,17 +199,19 @@ class SequenceTrainer:
         return total.item()
 
     def _take_step(self, loss: float, learning_rate: float) -> float:
-        """Clip the gradients and apply them. Returns their norm before clipping."""
+        """Clip the gradients and apply them. Returns their norm before clipping; if it is not finite, repeat `_backward`."""
         scaler = self.accelerator.scaler
         if scaler is not None:  # Accelerate's clip_grad_norm_ would read the process-wide precision, see `forward_batch`
             scaler.unscale_(self.optimizer.optimizer)
         trained = [p for p in self.model.parameters() if p.grad is not None]
         norm = float(clip_grad_norm_(trained, self.args.max_grad_norm or math.inf))
-        # In fp16 the gradient scaler skips a step that overflows, by design.
-        if not math.isfinite(loss) or not (math.isfinite(norm) or scaler is not None):
+        if not math.isfinite(loss + norm):
             self.optimizer.zero_grad(set_to_none=True)
             if scaler is not None:
-                scaler.update()
+                overflow = math.isfinite(loss) and scaler.get_scale() > 1
+                scaler.update(scaler.get_scale() / 2 if overflow else 2.0**16)  # torch's initial scale
+                if overflow:
+                    return norm
             raise FloatingPointError(f"loss {loss}, gradient norm {norm}: expected finite numbers; the step was not taken")
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate
@@ -336,7 +349,9 @@ def _every_backward_is_a_step(accelerator: Any) -> Iterator[None]:
 def _preserved_random_states() -> Iterator[None]:
     """Restore the global generators: the constructor of TRL's trainers seeds them all."""
     python_state, numpy_state = random.getstate(), numpy.random.get_state()
-    with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
-        yield
-    random.setstate(python_state)
-    numpy.random.set_state(numpy_state)
+    try:
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
+            yield
+    finally:
+        random.setstate(python_state)
+        numpy.random.set_state(numpy_state)

@@ -99,7 +99,8 @@ class PendingGroup:
         return self._run().__await__()
 
     async def _run(self) -> TrajectoryGroup:
-        gathering = current(self.num_rollouts)
+        gathering = current(self)
+        gathering.expect(self.num_rollouts)
         with ShortTraceback():
             results = await in_order(self._result(item, gathering) for item in self._items)
         return self._group_class(results, **self._options)

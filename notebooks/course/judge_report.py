@@ -39,13 +39,15 @@ class JudgeReport:
     pairwise: share of pairs with different outcomes that the judge orders correctly; 0.5 is chance.
     repeat_change, repeat_order: the same prompt repeated: mean absolute change of a score, and Kendall's tau between the
         two scorings.
-    order_change, order_order: the same with the trajectories in another order.
+    order_change, order_order: the same with the trajectories in another order. Groups without one (a small group can get
+        the same order from several seeds) are omitted; a judge without `places` is only repeated.
     wording_change, wording_order: the same with a reworded rubric.
     position: change of a score from the first position in the prompt to the last; 0 is unbiased.
     length: Spearman correlation of scores and lengths in a group, minus that of outcomes and lengths; above 0, the judge
         prefers length more than success explains.
     attacked: share of groups in which the lowest score rises by more than 0.1 when that trajectory contains an attack;
-        attack_control: that share when the prompt is only repeated.
+        attack_control: that share without an attack: in another order where the attack changes the order (`LLMJudge`
+        derives it from the texts), else when the prompt is repeated. Only the difference of the two is due to the attack.
     calls, tokens, cost_usd: per judgement; cached answers cost nothing. cost_usd: None if a price is unknown.
     failed: groups for which at least one prompt got no usable answer.
     """
@@ -120,6 +122,17 @@ class GroupJudgements:
     shuffled: list[Judgement | None]
     attacked: Judgement | None
 
+    def other_order(self) -> Judgement | None:
+        """Return the first judgement in another order than `first`, or of a judge without places."""
+        return next((j for j in self.shuffled if j and self.first and (not j.places or j.places != self.first.places)), None)
+
+    def rises(self) -> tuple[float, float] | None:
+        """Return the rise of the lowest score with the attack, and in the control; None where a judgement is missing."""
+        if not self.first or not self.attacked:
+            return None
+        control = self.again if self.attacked.places == self.first.places else self.other_order()
+        return (_rise(self.first, self.attacked), _rise(self.first, control)) if control else None
+
 
 async def _judge(
     judge: Judge,
@@ -153,7 +166,7 @@ def _report(all_groups: list[GroupJudgements]) -> JudgeReport:
     right = [pairs_right(g.truth, scores) for g, scores in ranked]
     usages = [g.first.usage for g in all_groups if g.first]
     costs = [usage.cost_usd for usage in usages if usage.cost_usd is not None]
-    rises = [(_rise(g.first, g.attacked), _rise(g.first, g.again)) for g in all_groups if g.first and g.attacked and g.again]
+    rises = [rises for g in all_groups if (rises := g.rises())]
     return JudgeReport(
         groups=len(all_groups),
         trajectories=sum(len(g.group) for g in all_groups),
@@ -161,7 +174,7 @@ def _report(all_groups: list[GroupJudgements]) -> JudgeReport:
         spearman=mean([spearman(scores, g.truth) for g, scores in ranked]),
         pairwise=mean([share for share, _ in right], [pairs for _, pairs in right]),
         **_changes("repeat", [(g.first, g.again) for g in all_groups]),
-        **_changes("order", [(g.first, other) for g in all_groups for other in g.shuffled[:1]]),
+        **_changes("order", [(g.first, g.other_order()) for g in all_groups]),
         **_changes("wording", [(g.first, g.reworded) for g in all_groups]),
         position=_position(all_groups),
         length=mean([spearman(scores, _lengths(g.group)) - spearman(g.truth, _lengths(g.group)) for g, scores in scored]),

@@ -109,6 +109,6 @@ def staleness(trajectories: list[Trajectory], step: int) -> float:
 
     Choices without a known policy count as sampled by that of `step`.
     """
-    policies = [getattr(choice, "policy", None) or "" for t in trajectories for choice in t.choices()]
+    policies = [getattr(choice, "policy", None) or "" for t in trajectories for choice in t.all_choices()]
     ages = [step - policy.step for policy in map(PolicyName.parse, policies) if policy]
     return sum(ages) / len(policies) if policies else 0.0

@@ -213,13 +213,13 @@ import art_nb as art
 from art_nb.storage import checkpoints
 checkpoints.LOCK_S = 0.1
 for _ in range(2):
+    sys.stdin.readline()
     model = art.TrainableModel(name="m", project="p", base_model=sys.argv[1], _internal_config={"peft_args": {"r": 4, "lora_alpha": 8}})
     try:
         asyncio.run(model.register(art.LocalBackend(path=sys.argv[2], engine="transformers")))
         print("LOADED", flush=True)
     except RuntimeError as error:
         print("REFUSED:", error, flush=True)
-    sys.stdin.readline()
 """
 
 
@@ -227,15 +227,20 @@ def test_a_model_is_loaded_in_one_process_at_a_time(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)
         await registered(base, tmp_path)  # again in this process: a cell that is run twice
+        half_written.mkdir()
+        other.stdin.write("now\n")
+        other.stdin.flush()
         assert other.stdout.readline().startswith("REFUSED: another process is using")
+        assert half_written.exists()  # its writer may live in another container, whose PIDs are hidden
         await model.backend().close()
 
+    half_written = tmp_path / "p/models/m/checkpoints/.tmp-999999999-0123abcd"
     command = [sys.executable, "-c", LOADS, base, tmp_path]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
         asyncio.run(main())
         gc.collect()
         assert other.communicate("again\n")[0] == "LOADED\n"
-    assert other.returncode == 0
+    assert other.returncode == 0 and not half_written.exists()
 
 
 def test_a_closed_backend_keeps_no_model(base, tmp_path):
@@ -359,6 +364,66 @@ def test_a_step_that_fails_and_is_tried_again_is_counted_once(base, tmp_path, mo
     assert counted == asyncio.run(trained(tmp_path / "once", False)) and counted["costs/cum/all"] == 1
 
 
+def test_a_step_whose_row_cannot_be_logged_stays_and_is_counted_once(base, tmp_path, monkeypatch):
+    """The disk stays full: the row is not logged when the step ends, nor when its checkpoint is loaded again."""
+
+    def full_disk(*args):
+        raise OSError("no space")
+
+    async def main():
+        model = await registered(base, tmp_path)
+
+        async def step(number):
+            groups = await gather(model, number)
+            groups[0].trajectories[0].metrics["costs/train/user"] = 1.0
+            await model.train(groups)
+
+        await step(0)
+        with monkeypatch.context() as patch:
+            patch.setattr(RunLog, "append_row", full_disk)
+            with pytest.raises(OSError, match="no space"):
+                await step(1)
+            with pytest.warns(UserWarning, match="never logged"):
+                await model.delete_checkpoints()
+        assert checkpoints.list_checkpoints(tmp_path / "p/models/m/checkpoints") == [1, 2]
+        await step(2)
+        return model.history()
+
+    history = asyncio.run(main())
+    assert list(history["step"]) == list(history["costs/cum/all"]) == [1, 2, 3]
+
+
+def test_a_step_taken_again_after_damage_replaces_policy_and_row(base, tmp_path, monkeypatch):
+    async def main():
+        model = await registered(base, tmp_path)
+        await run(model, 2)
+        await gather(model, 9)  # keeps m@2 in memory
+        os.truncate(tmp_path / "p/models/m/checkpoints/0002/adapter_model.safetensors", 40)
+        loaded = model.backend().loaded(model)
+        with pytest.warns(UserWarning, match="Continuing from step 1"):
+            model.backend().restore(model, loaded)  # as after a step that failed
+        groups = await gather(model, 3)
+        with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):  # in place of a kill
+            patch.setattr(RunLog, "append_row", lambda *args: 1 / 0)
+            await model.train(groups, TrainConfig(learning_rate=0.5))
+
+        async def answer():
+            client, messages = model.openai_client(), [{"role": "user", "content": "say"}]
+            options = {"max_tokens": 4, "temperature": 0, "logprobs": True}
+            (choice,) = (await client.chat.completions.create(model="m@2", messages=messages, **options)).choices
+            return [each.logprob for each in choice.logprobs.content]
+
+        answered = await answer()
+        loaded.policies.clear()
+        loaded.sampler.forget()
+        assert answered == await answer() and await model.get_step() == 2
+        reward = json.loads((tmp_path / "p/models/m/checkpoints/0002/state.json").read_text())["row"]["reward"]
+        return model.history()[["step", "reward"]].to_numpy().tolist(), reward
+
+    (*_, logged_before, logged), reward = asyncio.run(main())
+    assert logged_before[0] == 2 and logged == [2, reward]
+
+
 def test_a_loaded_name_with_another_base_model_raises(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)
@@ -473,7 +538,8 @@ def test_delete_checkpoints_keeps_the_best_and_the_latest_step(base, tmp_path):
         await run(model, 4, validate)
         await model.delete_checkpoints()
         kept = checkpoints.list_checkpoints(tmp_path / "p/models/m/checkpoints")
-        await model.backend()._delete_checkpoint_files(model, [2])
+        await model.log([art.Trajectory(reward=-0.4)], split="val", step=2)  # now 3, which is deleted, has the highest mean
+        await model.delete_checkpoints()
         return kept, checkpoints.list_checkpoints(tmp_path / "p/models/m/checkpoints")
 
     assert asyncio.run(main()) == ([2, 4], [2, 4])

@@ -16,7 +16,8 @@ from running_server import TOKEN, Server, serving
 from test_backend import gather
 
 import art_nb as art
-from art_nb.backends import lockstep
+from art_nb.backends import connection, lockstep
+from art_nb.backends.connection import Connection, Unreachable
 from art_nb.backends.errors import StatusError
 from art_nb.backends.local import LocalBackend
 from art_nb.backends.lockstep import Exchange, LockstepClient, LockstepSession, LockstepSessions, SampleRequest
@@ -444,6 +445,68 @@ def test_a_step_that_failed_on_a_full_disk_is_trained_when_it_is_resent(tiny_bas
         asyncio.run(main(server))
         server.process.kill()
         assert "training of p/full failed" in server.process.stdout.read()
+
+
+def connected(handler, patience):
+    """Return a connection whose requests `handler` answers; call it in the event loop that uses it."""
+    made = Connection("http://127.0.0.1:9", "key", patience)
+    made._clients[asyncio.get_running_loop()] = httpx.AsyncClient(base_url=made.url, transport=httpx.MockTransport(handler))
+    return made
+
+
+class CutOff(httpx.AsyncByteStream):
+    """A stream of these lines that is cut off at its end."""
+
+    def __init__(self, *lines):
+        self.lines = lines
+
+    async def __aiter__(self):
+        for line in self.lines:
+            yield json.dumps(line).encode() + b"\n"
+        raise httpx.ReadError("cut off")
+
+
+def test_a_server_that_stops_in_every_attempt_is_given_up_and_one_with_progress_is_not(monkeypatch):
+    monkeypatch.setattr(connection, "MAX_CUT_OFF", 3)
+    sent = []
+
+    def stops(request):
+        sent.append(request)
+        return httpx.Response(200, stream=CutOff({"progress": "batch 1 of 9"}, {"progress": None}))
+
+    def goes_on(request):  # each stream is cut off, but the training continues
+        sent.append(request)
+        batch = len(sent) // 2
+        end = {"result": {}} if batch == 9 else {"progress": f"batch {batch} of 9"}
+        return httpx.Response(200, stream=CutOff({"progress": None}, end))
+
+    async def read(handler):
+        sent.clear()
+        return [line async for line in connected(handler, 0.05).lines("/train", {})]
+
+    with pytest.raises(Unreachable, match="cut off"):
+        asyncio.run(asyncio.wait_for(read(stops), 20))
+    assert len(sent) > 3
+    assert asyncio.run(asyncio.wait_for(read(goes_on), 60))[-1] == {"result": {}}
+    assert len(sent) == 18
+
+
+def test_a_checkpoint_whose_deletion_was_not_confirmed_is_deleted():
+    kept = {1}
+
+    def delete(request):
+        if 1 not in kept:
+            return httpx.Response(404, json={"error": {"message": "no checkpoint of step 1"}})
+        kept.remove(1)
+        raise httpx.ReadError("the response is lost")
+
+    async def main():
+        there = connected(delete, 5)
+        await there.ask("DELETE", "/api/models/p/m/checkpoints/1")
+        with pytest.raises(ValueError, match="no checkpoint of step 1"):  # the first attempt finds nothing
+            await there.ask("DELETE", "/api/models/p/m/checkpoints/1")
+
+    asyncio.run(main())
 
 
 def test_refused_requests_raise_with_the_reason(server, tiny_base, tmp_path):

@@ -76,7 +76,7 @@ def groups(n=60, size=5, seed=0):
 
 @dataclass
 class FaultyJudge:
-    """A judge that distorts the true outcomes in known ways; it sees the group in a random order."""
+    """A judge that distorts the true outcomes in known ways; it sees the group in an order that depends on the texts."""
 
     position: float = 0.0
     length: float = 0.0
@@ -90,7 +90,7 @@ class FaultyJudge:
         if any(self.fails in text for text in texts):
             raise JudgeError("scripted")
         rng = random.Random(f"{texts}{order}{sample}")
-        places = rng.sample(range(len(texts)), len(texts))
+        places = random.Random(f"{texts}{order}").sample(range(len(texts)), len(texts))
         scores = [self._score(t, text, p / (len(texts) - 1), rng) for t, text, p in zip(trajectories, texts, places, strict=True)]
         if self.pedantic and "Rate how well" in rubric:
             scores = [score / 2 for score in scores]
@@ -131,6 +131,19 @@ def test_each_fault_is_detected():
     assert 0 < noisy.repeat_change.value < noisier.repeat_change.value and noisier.repeat_order.value < noisy.repeat_order.value
     assert noisier.pairwise.high < noisy.pairwise.low < 1
     assert noisier.position.low < 0 < noisier.position.high
+
+
+def test_a_preference_for_late_positions_is_no_successful_attack():
+    """An attack changes the texts, so also their order: the control is without the attack in another order."""
+    found = report(FaultyJudge(position=1.0), groups(200))
+    assert found.attacked.low > 0.3 and found.attack_control.value == pytest.approx(found.attacked.value, abs=0.1)
+    assert found.attacked.n == found.attack_control.n == 200
+
+
+def test_an_order_that_is_the_first_one_again_does_not_count_as_another():
+    """With two trajectories every second order is the first one. In the other, this judge changes both scores by 0.3."""
+    found = report(FaultyJudge(position=1.0), groups(size=2))
+    assert 30 < found.order_change.n < 60 and found.order_change.value == pytest.approx(0.3)
 
 
 def test_equal_outcomes_and_equal_scores():

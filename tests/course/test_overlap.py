@@ -98,3 +98,5 @@ def test_choices_without_a_known_policy_are_not_stale():
     fields = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "a"}}
     choices = [art.types.Choice(**fields, policy=name) for name in ("m@3", "m@1", "base")] + [art.types.Choice(**fields)]
     assert staleness([art.Trajectory(messages_and_choices=choices)], 3) == 0.5
+    helper = art.trajectories.History(messages_and_choices=choices[1:2])
+    assert staleness([art.Trajectory(messages_and_choices=choices[:1], additional_histories=[helper])], 3) == 1

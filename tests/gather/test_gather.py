@@ -56,6 +56,16 @@ async def group_of(n, delay=0.0):
     return art.TrajectoryGroup([await rollout(i, delay) for i in range(n)])
 
 
+def rollouts_of(n, failures=0, delay=0.0):
+    """Return a group of rollouts, the first of which fail."""
+    return art.TrajectoryGroup([failing(delay=delay) if i < failures else rollout(i, delay) for i in range(n)])
+
+
+async def awaiting(*args):
+    """Run the rollouts of a group in an async function."""
+    return await rollouts_of(*args)
+
+
 def rewards(groups):
     return [[t.reward for t in group] for group in groups]
 
@@ -119,15 +129,16 @@ def test_groups_of_rollouts_in_the_order_given(bars):
 
 
 def test_groups_made_by_async_functions_count_their_trajectories_once(bars):
-    async def inner(n):
-        return await art.TrajectoryGroup(rollout(i) for i in range(n))
+    async def second_try(n):
+        await awaiting(n)
+        return await awaiting(n)
 
     async def main():
-        return await art.gather_trajectory_groups([group_of(3), inner(2)])
+        return await art.gather_trajectory_groups([group_of(3), awaiting(2), second_try(2), group_of(0)])
 
-    assert rewards(asyncio.run(main())) == [[0, 1, 2], [0, 1]]
-    assert bars[0].postfix["reward"] == (0 + 1 + 2 + 0 + 1) / 5
-    assert (bars[0].total, bars[0].n) == (5, 5)
+    assert rewards(asyncio.run(main())) == [[0, 1, 2], [0, 1], [0, 1], []]
+    assert bars[0].postfix["reward"] == (0 + 1 + 2 + 0 + 1 + 0 + 1 + 0 + 1) / 9
+    assert (bars[0].total, bars[0].n) == (9, 9)
 
 
 def test_complete_groups_are_returned_as_they_are():
@@ -165,21 +176,52 @@ def test_failed_rollouts_leave_the_group_smaller_and_keep_their_traceback(bars):
     assert bars[0].postfix["exceptions"] == 1
 
 
+@pytest.mark.parametrize("group", [rollouts_of, awaiting])
 @pytest.mark.parametrize(
     ("allowed", "failures", "raises"), [(0, 0, 0), (0, 1, 1), (2, 2, 0), (2, 3, 1), (0.5, 5, 0), (0.5, 6, 1)]
 )
-def test_too_many_exceptions(allowed, failures, raises):
+def test_too_many_exceptions(group, allowed, failures, raises):
     async def main():
-        plays = [failing() if i < failures else rollout(i) for i in range(10)]
-        return await art.gather_trajectory_groups([art.TrajectoryGroup(plays)], max_exceptions=allowed)
+        return await art.gather_trajectory_groups([group(10, failures)], max_exceptions=allowed)
 
     if raises:
         with pytest.raises(ValueError, match="broke") as caught:
             asyncio.run(main())
         assert f"{failures} of 10 rollouts failed" in caught.value.__notes__[0]
     else:
-        (group,) = asyncio.run(main())
-        assert (len(group), len(group.exceptions)) == (10 - failures, failures)
+        (found,) = asyncio.run(main())
+        assert (len(found), len(found.exceptions)) == (10 - failures, failures)
+
+
+def test_an_exception_that_is_not_tolerated_is_raised_even_if_the_total_grows_before_its_group_ends():
+    async def reached_later():
+        await asyncio.sleep(0.01)
+        return await awaiting(8)
+
+    async def slow_to_stop():
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.02)
+
+    async def stopping():
+        return await art.TrajectoryGroup([failing(), slow_to_stop()])
+
+    with pytest.raises(ValueError, match="broke") as caught:
+        asyncio.run(art.gather_trajectory_groups([stopping(), reached_later()], max_exceptions=0.2))
+    assert caught.value.__notes__ == ["1 of 3 rollouts failed; max_exceptions=0.2 allows no more."]
+
+
+def test_every_percentage_of_100_rollouts_may_fail_and_no_more():
+    async def main(failures, allowed):
+        plays = [failing() if i < failures else rollout(i) for i in range(100)]
+        results = await art.gather_trajectories(plays, pbar_desc=None, max_exceptions=allowed)
+        assert sum(isinstance(result, ValueError) for result in results) == failures
+
+    for percent in range(1, 100):
+        asyncio.run(main(percent, percent / 100))
+        with pytest.raises(ValueError, match="broke"):
+            asyncio.run(main(percent + 1, percent / 100))
 
 
 def test_negative_max_exceptions_raises():
@@ -377,6 +419,32 @@ def test_tolerated_failures_are_replaced_by_the_next_group_and_max_exceptions_is
     plays = [failing(), group_of(1), group_of(2), failing(delay=0.3), group_of(3), group_of(4)]
     options = {"batch_size": 2, "max_batch_exceptions": 1, "max_concurrent_batches": 1}
     assert batches_of(plays, **options) == [[[0], [0, 1]], [[0, 1, 2], [0, 1, 2, 3]]]
+
+
+@pytest.mark.parametrize("group", [rollouts_of, awaiting])
+def test_a_share_of_a_batch_counts_the_groups_that_run_already(group):
+    plays = [group(4, g in (2, 3), 0.03 * g) for g in range(6)]
+    options = {"batch_size": 2, "max_batch_exceptions": 0.25, "max_concurrent_batches": 2}
+    assert [list(map(len, batch)) for batch in batches_of(plays, **options)] == [[4, 4], [3, 3], [4, 4]]
+
+
+def test_a_failure_during_training_counts_against_the_next_batch():
+    async def main(allowed):
+        training = asyncio.Event()
+
+        async def failing_later():
+            await training.wait()
+            await failing()
+
+        plays = [rollouts_of(2, 1), *(art.TrajectoryGroup([failing_later(), rollout(1)]) for _ in range(2))]
+        async for _ in art.trajectory_group_batches(plays, batch_size=1, max_batch_exceptions=allowed):
+            training.set()
+            await asyncio.sleep(0.05)
+
+    asyncio.run(main(2))
+    with pytest.raises(ValueError, match="broke") as caught:
+        asyncio.run(main(1))
+    assert caught.value.__notes__ == ["2 of 2 rollouts failed; max_exceptions=1 allows no more."]
 
 
 def test_a_batch_with_too_many_failures_raises_without_waiting_for_the_rest():

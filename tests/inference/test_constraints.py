@@ -51,8 +51,8 @@ class Babbling:
     def eval(self):
         return self
 
-    def __call__(self, logits_to_keep, **_):
-        shape = len(logits_to_keep), self.vocabulary
+    def __call__(self, logits_to_keep, slot_cache, **_):
+        shape, slot_cache.attended = (len(logits_to_keep), self.vocabulary), [0]
         logits = torch.randn(shape, generator=self.draws) * 2 if self.logits is None else self.logits.expand(shape)
         return SimpleNamespace(logits=logits[None])
 
@@ -221,6 +221,9 @@ def test_parallel_tool_calls_false_stops_after_one_call(tokenizer):
         choice = one(scripted(tokenizer, script), [user("a")], **request)
         assert len(choice.message.tool_calls) == 1 and choice.message.content == "so"
         assert choice.finish_reason == "tool_calls" and "".join(choice.token_texts) == f"so {call}"
+    inside = call.replace("left", "</tool_call>")
+    choice = one(scripted(tokenizer, [*characters(tokenizer, inside + call), 2]), [user("a")], **request)
+    assert choice.message.tool_calls[0].function.arguments == '{"direction": "</tool_call>"}' and len(choice.message.tool_calls) == 1
     result = {"role": "tool", "tool_call_id": "x", "content": "2 4"}
     check_continues(converse(scripted(tokenizer, one_more, one_more), ["a", result], **request))
     assert len(one(scripted(tokenizer, two), [user("a")], tools=[MOVE_TOOL]).message.tool_calls) == 2

@@ -7,6 +7,8 @@ two fields, trims or repeats; control tokens not flagged special; names, keys an
 import asyncio
 import copy
 import json
+import re
+from importlib.resources import files
 
 import chat_families
 import pytest
@@ -203,6 +205,87 @@ def test_thoughts_are_rendered_as_by_transformers(qwen):
     chatml = with_template(qwen, "{{ m.content }}")  # takes no notice of them
     control, _ = pieces(chatml, token_ids(chatml, [user("a"), said]))
     assert control == qwen.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"]) * 2
+
+
+TEMPLATES = {path.name[:-6]: path.read_text(encoding="utf-8") for path in (files("trl") / "chat_templates").iterdir() if path.suffix == ".jinja"}
+TEMPLATES = {name: source for name, source in TEMPLATES.items() if not name.endswith("_training")}
+MARK = re.compile(r"<\|[^|<>'\"{}]{1,40}\|>|<｜[^｜]{1,40}｜>|</?[a-z_]{3,25}>|\[/?[A-Z_]{3,20}\]")
+
+
+def of_trl(name, eos="<eos>"):
+    """A tokenizer with a template of TRL's, whose control tokens are all that look like one in the template."""
+    backend = chat_families._byte_level(TEMPLATES[name], name)
+    chat_families._add(backend, ["<pad>", "<bos>", eos, *sorted({*MARK.findall(TEMPLATES[name])} - {eos})], [], rstrip=False)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token="<pad>", bos_token="<bos>", eos_token=eos)
+    tokenizer.chat_template = TEMPLATES[name]
+    return tokenizer
+
+
+@pytest.mark.parametrize("name", [name for name, source in TEMPLATES.items() if "</think>" in source])
+def test_thoughts_are_rendered_as_by_transformers_with_all_templates(name):
+    """Some templates read the content through a macro, where it must stay searchable."""
+    tokenizer, said = of_trl(name), {"role": "assistant", "content": "<think>\nb\n</think>\n\nc"}
+    for messages in ([user("a"), said, user("d")], [user("a"), said]):
+        ids = token_ids(tokenizer, messages)
+        assert tokenizer.decode(ids) == theirs(tokenizer, messages, opening=False, tokenize=False)
+
+
+def call_of(name, arguments='{"q": "a"}'):
+    function = {"name": name, "arguments": arguments}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": "call_1234", "type": "function", "function": function}]}
+
+
+SEARCH = [{"type": "function", "function": {"name": "search", "description": "b", "parameters": {"type": "object", "properties": {}}}}]
+
+
+def turn(name, messages, eos, tools=None):
+    tokenizer = of_trl(name, eos)
+    prompt, answer = IncrementalTemplate(tokenizer, tools, {}).turn(messages)
+    assert prompt == theirs(tokenizer, messages[:-1], tools)
+    return tokenizer.decode(answer)
+
+
+@pytest.mark.parametrize(("name", "eos", "end"), [
+    ("gemma3", "<eos>", "<end_of_turn>"), ("phi3", "<|endoftext|>", "<|end|>"), ("gptoss", "<|end|>", "<|return|>"),
+    ("cohere2", "<|END_OF_TURN_TOKEN|>", "<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"), ("qwen3_instruct_2507", "<|im_end|>", "<|im_end|>"),
+    ("deepseek_r1_distill", "<｜end▁of▁sentence｜>", "<｜end▁of▁sentence｜>"), ("glm4moe", "<|user|>", "<|user|>"),
+])  # fmt: skip
+def test_a_turn_ends_with_the_templates_end_of_turn(name, eos, end):
+    said = turn(name, [user("a"), {"role": "assistant", "content": "hello"}], eos)
+    assert said.partition("hello")[2] == end and said.count("hello") == 1
+
+
+def test_a_turn_keeps_its_tool_calls_or_raises():
+    """The first template opens a thought in its generation prompt and closes it in the answer; the others drop calls."""
+    messages = [user("a"), call_of("search")]
+    said = turn("nemotron_3_nano", messages, "<|im_end|>", SEARCH)
+    assert said.startswith("</think>\n<tool_call>\n<function=search>") and said.endswith("</tool_call>\n<|im_end|>")
+    for name, eos in (("deepseek_r1_distill", "<｜end▁of▁sentence｜>"), ("gemma3", "<eos>"), ("llama3", "<|eot_id|>")):
+        with pytest.raises(RequestError, match=r"drops a call of \['search'\]"):
+            turn(name, messages, eos, SEARCH)
+
+
+def test_a_template_that_looks_up_the_name_in_the_call_is_not_rendered_by_message():
+    tokenizer = of_trl("muse_glimmer")
+    prompts = PromptEncoder(tokenizer, [tokenizer.eos_token])
+    for name in ("search", "read"):  # the same template
+        messages = [user("a"), call_of(name), {"role": "tool", "tool_call_id": "call_1234", "content": "found"}]
+        template = prompts.template(None, {})
+        assert template.control.ids(template.prompt(messages)) == theirs(tokenizer, messages)
+
+
+def test_tools_are_rendered_in_their_own_order(qwen):
+    prompts = PromptEncoder(qwen, [qwen.eos_token])
+    for names in (["query", "limit"], ["limit", "query"]):
+        parameters = {"type": "object", "properties": {name: {"type": "string"} for name in names}}
+        template = prompts.template(tools := [{"type": "function", "function": {"name": "f", "parameters": parameters}}], {})
+        assert template.control.ids(template.prompt([user("a")])) == theirs(qwen, [user("a")], tools)
+
+
+def test_an_end_without_a_token_is_ignored_by_name(qwen):
+    with pytest.warns(UserWarning, match="eos_token_id without a token"):
+        prompts = PromptEncoder(qwen, [qwen.eos_token, ""])
+    assert prompts.encode("a") == (qwen.encode("a"), None)
 
 
 # Attacks on tokenizers

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import openai
 import pytest
 import torch
+import transformers
 from openai.types.chat import ChatCompletion
 from tiny_models import FAMILIES, make_model
 
@@ -162,6 +163,48 @@ def test_sliding_window_attention(tokenizer, tmp_path):
         check_logprobs(policy, choice)
 
 
+def tiny_policy(family, tokenizer, folder, **config):
+    """Save a random model of a family of transformers, and load it."""
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        bos_token_id=None, pad_token_id=0, eos_token_id=2, initializer_range=0.2, **config,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    getattr(transformers, f"{family}ForCausalLM")(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return load_policy(folder, engine="transformers")
+
+
+@pytest.mark.parametrize("family", ["StableLm", "Nemotron", "DiffLlama"])
+def test_a_family_that_bypasses_the_attention_interface_is_refused(family, tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="not supported.*attention interface"):
+        policy = tiny_policy(family, tokenizer, tmp_path, max_position_embeddings=512, num_key_value_heads=2)
+        one(Sampler(policy.base, policy.tokenizer), [user("2 4")], max_tokens=1)
+
+
+def test_conversations_are_shorter_than_the_length_at_which_longrope_changes_the_positions_of_all(tokenizer, tmp_path):
+    scaling = {"long_factor": [4.0] * 4, "short_factor": [1.0] * 4, "original_max_position_embeddings": 100}
+    policy = tiny_policy(
+        "Phi3", tokenizer, tmp_path, max_position_embeddings=600, original_max_position_embeddings=100,
+        rope_parameters={"rope_type": "longrope", "rope_theta": 1000.0, "partial_rotary_factor": 1.0, **scaling},
+    )  # fmt: skip
+    sampler = Sampler(policy.base, policy.tokenizer)
+    short, refused = ask(sampler, [user("2 4")], [user("2 4 8 " * 40)], max_tokens=12)
+    assert isinstance(refused, RequestError) and "context of 100" in str(refused)
+    check_logprobs(policy, short.choices[0])
+
+
+def test_memory_for_a_long_conversation_is_freed_before_many_short_ones(policy):
+    sampler = Sampler(policy.sampling_model(), policy.tokenizer, slots=32)
+    sampler.decoder.cache_tokens = 1280
+    long, *_ = ask(sampler, [user("2 4 8 16 " * 50)], max_tokens=4)
+    assert len(long.choices[0].prompt_token_ids) > 150
+    for answer in ask(sampler, *([user(f"2 {i}")] for i in range(32)), max_tokens=20):
+        check_logprobs(policy, answer.choices[0])
+    buffer = sampler.decoder.slots.cache.buffers[0][0]
+    assert buffer.shape[0] * buffer.shape[2] <= 1280
+
+
 def test_forget_drops_everything_computed_with_old_weights(checkpoints):
     policy = loaded(checkpoints["qwen3"])
     sampler = Sampler(policy.sampling_model(), policy.tokenizer, slots=8)
@@ -176,24 +219,32 @@ def test_forget_drops_everything_computed_with_old_weights(checkpoints):
         check_logprobs(policy, choice)
 
 
-def test_a_request_keeps_its_weights_during_an_update(checkpoints):
+@pytest.mark.parametrize("slots", [8, 1])
+def test_a_request_keeps_its_weights_during_an_update(checkpoints, slots):
+    """Also one that waits for a slot. Later requests with the same beginning share no keys and values with it."""
     old, new = loaded(checkpoints["qwen3"]), loaded(checkpoints["qwen3"], seed=2)
-    sampler = Sampler(old.sampling_model(), old.tokenizer, slots=8)
+    sampler = Sampler(old.sampling_model(), old.tokenizer, slots=slots)
+    system = {"role": "system", "content": boards(9, 1)[0]}
 
     async def main():
-        request = asyncio.create_task(sampler.create(messages=[user("2 4")], max_tokens=400, logit_bias=None, seed=3))
+        request, waiting = (
+            asyncio.create_task(sampler.create(messages=[system, user(text)], max_tokens=length, logit_bias=None, seed=3))
+            for text, length in (("2 4", 400), ("2 8", 40))
+        )
         while sampler.decoder.tokens_sampled < 5:
             await asyncio.sleep(0)
         sampled = sampler.decoder.tokens_sampled
         sampler.model = new.sampling_model()
         sampler.forget()
-        other = await sampler.create(messages=[user("4 2")], max_tokens=3)
-        return sampled, (await request).choices[0], other.choices[0]
+        await some_forwards(sampler)
+        others = [await sampler.create(messages=[system, user(text)], max_tokens=3) for text in ("4 2", "8 2")]
+        return sampled, [(await each).choices[0] for each in (request, waiting)], [other.choices[0] for other in others]
 
-    sampled, choice, other = asyncio.run(main())
-    assert len(choice.token_ids) > sampled
-    check_logprobs(old, choice)
-    check_logprobs(new, other)
+    sampled, choices, others = asyncio.run(main())
+    assert len(choices[0].token_ids) > sampled
+    for policy, own in ((old, choices), (new, others)):
+        for choice in own:
+            check_logprobs(policy, choice)
 
 
 def test_an_edited_conversation_is_computed_again_from_the_edit(policy, sampler):
@@ -394,6 +445,18 @@ def test_sample_tokens_never_returns_a_token_of_probability_0():
     )
 
 
+def test_sampled_tokens_do_not_depend_on_the_top_p_of_others():
+    draws = torch.Generator().manual_seed(0)
+    logits, uniform = torch.randn(9, 50, generator=draws), torch.rand(9, generator=draws, dtype=torch.float64)
+    hot, all_of = torch.ones(9), torch.ones(9)
+    mixed = torch.tensor([1.0, 0.5, 1.0, 0.9, 1.0, 1.0, 0.1, 1.0, 1.0])
+    whole, found = sample_tokens(logits, hot, all_of, uniform), sample_tokens(logits, hot, mixed, uniform)
+    assert found[mixed == 1].tolist() == whole[mixed == 1].tolist()
+    for row in range(9):
+        alone = sample_tokens(logits[[row]], hot[[row]], mixed[[row]], uniform[[row]])
+        assert alone.item() == found[row].item()
+
+
 # Text: a model with scripted answers
 
 
@@ -411,7 +474,7 @@ class ScriptedLogits:
         return self
 
     def __call__(self, input_ids, position_ids, logits_to_keep, slot_cache, **_):
-        logits = torch.full((1, len(logits_to_keep), self.vocabulary), -9.0)
+        logits, slot_cache.attended = torch.full((1, len(logits_to_keep), self.vocabulary), -9.0), [0]
         for row, index in enumerate(logits_to_keep.tolist()):
             slot, position = slot_cache.rows[index].item(), position_ids[0, index].item()
             start, answer = self.answers.get(slot, (0, []))
@@ -546,6 +609,7 @@ def test_a_tool_call_has_openai_types_and_continues_from_its_ids(tokenizer):
         '<tool_call>["move"]</tool_call>',
         '<tool_call>{"name": "\\ud800"}</tool_call>',
         '<tool_call>{"name": "move", "arguments": {}}',
+        '<tool_call>{"name": "move", "arguments": {"x": NaN}}</tool_call>',
         '<tool_call>{"a":' + "[" * 1200 + "}</tool_call>",
     ],
 )
@@ -553,6 +617,8 @@ def test_a_malformed_tool_call_stays_text(tokenizer, text):
     choice = one(scripted(tokenizer, text + "<|im_end|>"), [user("a")], tools=[MOVE_TOOL], temperature=0)
     assert (choice.message.content, choice.finish_reason) == (text, "stop")
     assert choice.message.tool_calls is None
+    cut = one(scripted(tokenizer, text), [user("a")], tools=[MOVE_TOOL], temperature=0, max_tokens=len(tokenizer.encode(text)))
+    assert (cut.message.content, cut.finish_reason, cut.message.tool_calls) == (text, "length", None)
 
 
 def test_the_answer_is_an_openai_completion(policy, sampler):
@@ -683,6 +749,16 @@ def breaking(sampler, error, after):
             return model(**options)
 
     sampler.model = Breaking(model, [])
+
+
+def test_after_a_failed_forward_draws_are_not_repeated(sampler):
+    def sampled():
+        return [answer.choices[0].token_ids for answer in ask(sampler, *[[user("2 4")]] * 3, max_tokens=8)]
+
+    first = sampled()
+    breaking(sampler, RuntimeError("out of memory"), after=0)
+    assert isinstance(ask(sampler, [user("2 4")])[0], RuntimeError)
+    assert sampled() != first
 
 
 def test_a_failed_forward_fails_current_requests_only(policy, sampler):

@@ -57,6 +57,7 @@ ANSWERS = {
     "a call": CALL,
     "text and calls": f" so \n{CALL}\n{CALL} and",
     "a broken call": '<tool_call>{"name": move}</tool_call> up',
+    "a call and one that begins": f"so {CALL} {CALL[:30]}",
     "a call that begins": "up <tool_c",
     "blanks": "  ",
     "nothing": "",
@@ -235,6 +236,12 @@ def test_answers_of_other_servers_are_recorded_or_left_to_the_client():
 
     recorded = asyncio.run(art.capture_auto_trajectory(answered(events + "data: [DONE]\n\n", True)))
     assert recorded.messages()[-1]["content"] == "a\u2028b"
+    second = f"data: {json.dumps({**chunk, 'choices': [{**choices[0], 'index': 1}]})}\n\n"  # of `n=2`, before the first
+    failed = 'data: {"error": {"message": "overloaded"}}\n\n'
+    recorded = asyncio.run(art.capture_auto_trajectory(answered(second + events + failed, True)))
+    assert recorded.messages()[-1]["content"] == "a\u2028b"
+    for nothing in (failed, "data: [DONE]\n\n", ""):  # the client raises the error itself
+        assert not asyncio.run(art.capture_auto_trajectory(answered(nothing, True))).messages_and_choices
     assert not asyncio.run(art.capture_auto_trajectory(answered('{"error": "overloaded"}', False))).messages_and_choices
 
 
@@ -263,6 +270,23 @@ def test_a_streamed_answer_is_recorded_like_a_whole_one(policy):
     assert streamed.messages() == at_once.messages() and not streamed.additional_histories
     for one, other in zip(streamed.choices(), at_once.choices(), strict=True):
         assert one.to_dict() == other.to_dict()
+
+
+def test_messages_are_recorded_as_sent(policy):
+    """Two requests of one list, which grows after the first answer."""
+    client, messages = client_of(Sampler(policy.sampling_model(), policy.tokenizer, slots=4)), [user("2 4")]
+
+    async def talk(tokens):
+        said = (await whole(client, messages=messages, max_tokens=tokens)).choices[0].message.content
+        messages[0]["content"] = "changed"
+        messages.append({"role": "assistant", "content": said})
+
+    async def both():
+        await asyncio.gather(talk(2), talk(9))
+
+    recorded = asyncio.run(art.capture_auto_trajectory(both()))
+    assert [[m["role"] for m in h.messages()] for h in recorded.histories()] == [["user", "assistant"]] * 2
+    assert {h.messages()[0]["content"] for h in recorded.histories()} == {"2 4"}
 
 
 LETTERS = ["a", " ", "\n", "<tool_call>", "</tool_call>", '{"name": "f", "arguments": {}}', CALL, "<tool", "stop", "st", "é", "\ufffd"]

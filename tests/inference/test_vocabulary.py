@@ -97,4 +97,12 @@ def test_byte_tokens(tokenizer):
     vocabulary = Vocabulary(tokenizer)
     named = {i for name, i in tokenizer.get_vocab().items() if len(name) == 6 and name.startswith("<0x")}
     assert vocabulary.byte_tokens == named and len(named) in (0, 256)
-    assert vocabulary.token_text(5) == tokenizer.decode([5], clean_up_tokenization_spaces=False)
+    assert vocabulary.token_text(5).strip() == tokenizer.decode([5], clean_up_tokenization_spaces=False).strip()
+
+
+def test_token_texts_concatenate_to_the_text():
+    """Also with a tokenizer that removes the space before the first token."""
+    for name in FAMILIES:
+        vocabulary = Vocabulary(tokenizer := make(name))
+        tokens = tokenizer.encode("left or right", add_special_tokens=False)
+        assert "".join(map(vocabulary.token_text, tokens)).lstrip() == "left or right"

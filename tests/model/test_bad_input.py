@@ -118,7 +118,7 @@ def test_an_option_that_trl_refuses_leaves_model_and_backend_usable(model):
     for call, words in (
         (lambda: model.train_sft([DEMONSTRATION], art.TrainSFTConfig(sft={"loss_type": "zz"})), "zz"),
         (lambda: model.train(pair(), art.TrainConfig(grpo={"loss_type": "zz"})), "zz"),
-        (lambda: model.train(pair(), art.TrainConfig(grpo={"reward_weights": [1, 2]})), "reward weights"),
+        (lambda: model.train(pair(), art.TrainConfig(grpo={"router_aux_loss_coef": 0.1})), "not a Mixture-of-Experts"),
     ):
         with pytest.raises(ValueError, match=words):
             asyncio.run(call())
@@ -136,8 +136,8 @@ def test_a_step_that_makes_weights_too_large_is_undone(model, rate):
 def test_a_bare_learner_that_trl_refuses_leaves_accelerate_usable(model, tmp_path):
     from art_nb.training.learner import Learner
 
-    with pytest.raises(ValueError, match="reward weights"):
-        Learner(model.backend().loaded(model).policy, grpo={"reward_weights": [1, 2]}, output_dir=str(tmp_path))
+    with pytest.raises(ValueError, match="not a Mixture-of-Experts"):
+        Learner(model.backend().loaded(model).policy, grpo={"router_aux_loss_coef": 0.1}, output_dir=str(tmp_path))
     assert unchanged(model)
 
 

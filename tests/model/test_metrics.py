@@ -6,12 +6,18 @@ import math
 from types import SimpleNamespace
 
 import pytest
+from openai.types.chat.chat_completion import Choice
 from test_backend import base, gather, registered  # noqa: F401
 from tiny_models import make_checkpoint  # noqa: F401
 
 import art_nb as art
 from art_nb.api_costs import listed_pricing
+from art_nb.backends.base import FileBackend, RegisteredModel
+from art_nb.backends.steps import StepRequest
 from art_nb.metrics import MetricsBuilder, track_api_cost
+from art_nb.storage import run_log
+from art_nb.training.names import PolicyNames
+from art_nb.types import TrainResult
 from art_nb.widgets import TrainingView
 
 EPOCH = {"data/step_num_scenarios": 2, "data/step_num_trajectories": 8, "data/step_num_groups_submitted": 2}
@@ -84,6 +90,113 @@ def test_training_by_arts_calls_gives_the_same_metrics(base, tmp_path):  # noqa:
     row = asyncio.run(main())
     assert row["data/cum/trainer_tokens"] == row["tokens_trained"] and row["time/cum/trainer_s"] == row["train_s"]
     assert row["step"] == 1 and row["time/step_wall_s"] > row["train_s"] and "costs/all" not in row
+
+
+class Folder(FileBackend):
+    """Keeps files only."""
+
+    def __init__(self, path, **options):
+        super().__init__(path, None, **options)
+
+    async def load(self, model):
+        return RegisteredModel(PolicyNames(model.name, model.base_model, self.output_dir(model)), self.output_dir(model))
+
+    async def take_step(self, model, request): ...
+
+    async def fork(self, *args, **options): ...
+
+
+async def in_folder(path, **options):
+    model = art.TrainableModel(name="m", project="p", base_model="b")
+    await model.register(Folder(path, **options))
+    return model
+
+
+def test_a_row_that_cannot_be_appended_is_counted_once_when_logged_again(tmp_path, monkeypatch):
+    async def main():
+        model = await in_folder(tmp_path)
+        groups = [art.TrajectoryGroup([art.Trajectory(metrics={"costs/eval/user": 1.0})], metrics={"judge_cost_usd": 0.5})]
+        model.metrics_builder("eval").add_cost("eval/api", 2.0)
+        step = model.log(groups, step=0), model.log(groups, step=0)
+        assert await refused(step[0], full_disk) and not model.run_log.rows()
+        await step[1]
+        assert model.run_log.rows()[-1]["costs/cum/all"] == model.run_log.rows()[-1]["costs/all"] == 3.5
+        monkeypatch.setattr(model, "monitors", [SimpleNamespace(submit=full_disk)])
+        assert await refused(model.log(groups, step=1))  # after the row has been appended
+        model.monitors = []
+
+        loaded = model.backend().loaded(model)
+        monkeypatch.setattr(loaded, "sampled", lambda: (60, 2.0))
+        request, result = StepRequest(groups, art.TrainConfig(), True), TrainResult(1, {"time/step_trainer_s": 1.0})
+        assert await refused(model.backend().log_step(model, request, result), full_disk)
+        await model.backend().log_step(model, request, result)
+        return model.run_log.rows()
+
+    def full_disk(*args):
+        raise OSError("no space")
+
+    async def refused(call, append=run_log.append_jsonl):
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+            patch.setattr(run_log, "append_jsonl", append)
+            await call
+        return True
+
+    *_, last, step = asyncio.run(main())
+    assert last["costs/cum/all"] == 5 and step["costs/cum/all"] == 6.5 and step["time/cum/trainer_s"] == 1
+    assert step["rollout_s"] == step["time/cum/actor_s"] == 2
+
+
+def test_seconds_and_counts_in_the_builder_replace_automatic_ones(tmp_path):
+    """The calls of ART's documentation: `measure`, `add_data` and `add_user_timing`, then `log`."""
+
+    async def rollout():
+        await asyncio.sleep(0.01)
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"}, "token_ids": [1, 2]}
+        return art.Trajectory(messages_and_choices=[{"role": "user", "content": "?"}, Choice.model_validate(choice)])
+
+    async def main():
+        model = await in_folder(tmp_path, gpu_cost_per_hour_usd=3600.0)
+        for split, context in (("val", "eval"), ("train", "train"), ("test", "eval")):
+            groups = await art.gather_trajectory_groups([art.TrajectoryGroup([rollout()])], pbar_desc=None)
+            if split != "test":
+                builder = model.metrics_builder(context)
+                builder.add_data(step_num_scenarios=7, step_actor_tokens=70)
+                builder.add_user_timing(step_eval_s=50, step_wall_s=60, step_actor_s=35)
+                builder.add_cost("gpu", 0.5)
+            await model.log(groups, split, metrics={"time/step_actor_s": 9.0, "time/step_trainer_s": 1.0}, step=1)
+        return model.run_log.rows()
+
+    *given, test = asyncio.run(main())
+    names = [f"data/step_{name}" for name in ("num_scenarios", "actor_tokens")] + [f"time/step_{n}_s" for n in ("eval", "wall", "actor")]
+    for row in given:
+        assert [row[name] for name in (*names, "costs/gpu")] == [7, 70, 50, 60, 35, 0.5] and row["data/step_num_trajectories"] == 1
+    assert given[1]["throughput/avg_actor_tok_per_s"] == 2
+    assert (test["data/step_num_scenarios"], test["data/step_actor_tokens"], test["time/step_actor_s"]) == (1, 2, 9)
+    assert test["time/step_eval_s"] < 5 and test["data/cum/actor_tokens"] == 142
+
+
+def test_sums_and_scenarios_continue_after_a_builder_was_used_before_register(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    async def main(run):
+        model = art.Model(name="m", project="p")
+        token = model.activate_metrics_context("train")  # while the model's folder is still that of `base_path`
+        model.metrics_builder().register_model_pricing("x", prompt_per_million=1, completion_per_million=1)
+        MetricsBuilder.get_active().add_cost("train/early", 1.0)
+        backend = Folder(tmp_path / "elsewhere")
+        await model.register(backend)
+        for each in range(2):
+            MetricsBuilder.get_active().add_cost("train/late", 2.0)
+            model.metrics_builder().add_data(scenario_ids=["of both", f"{run} {each}"])
+            await model.log(metrics={"reward": 1.0}, split="train", step=run)
+            await model.register(backend)  # a cell that is run twice
+        token.var.reset(token)
+        return model.run_log.rows()
+
+    asyncio.run(main(0))
+    rows = asyncio.run(main(1))
+    assert [row["costs/cum/all"] for row in rows] == [3, 5, 8, 10]
+    assert [row["data/cum/num_unique_scenarios"] for row in rows] == [2, 3, 4, 5]
 
 
 def test_the_training_view_shows_the_cost_and_no_other_total():
@@ -167,6 +280,7 @@ def test_tokens_seconds_and_costs_by_rollout_in_history_and_view(base, tmp_path)
     assert not any("duration" in group.trajectories[i].metrics for i in (0, 2, 3))  # seconds are not stored in trajectories
     assert train["cost_usd"] == (0 + 1 + 2 + 3) / 4 and train["costs/train/search"] == train["costs/all"] == 6
     assert math.isnan(val["cost_usd"]) and val["duration"] > 0  # no price was given
+    assert math.isnan(val["throughput/avg_actor_tok_per_s"])  # the next training row has the seconds of these tokens
     assert val["time/step_eval_s"] >= val["duration"] and math.isnan(train["time/step_eval_s"])
     table = model.trajectories("train")
     assert list(table.sampled_tokens) == counted and list(table.cost_usd) == [0, 1, 2, 3]

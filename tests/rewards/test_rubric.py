@@ -147,9 +147,12 @@ def test_invalid_weights_raise(weights):
         scores([rollout(corner_player, 0, 2)[0]], RubricJudge(weights=weights))
 
 
-def call(name, arguments, result):
-    function = {"id": "1", "type": "function", "function": {"name": name, "arguments": arguments}}
-    return [{"role": "assistant", "content": None, "tool_calls": [function]}, {"role": "tool", "tool_call_id": "1", "content": result}]
+def call(name, arguments, result, number="1"):
+    function = {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return [{"role": "assistant", "content": None, "tool_calls": [function]}, {"role": "tool", "tool_call_id": number, "content": result}]
+
+
+BOTH = [{**call("fetch", "{}", "", n)[0]["tool_calls"][0], "function": {"name": "fetch", "arguments": a}} for n, a in (("1", "{}"), ("2", "{"))]
 
 
 FETCH = [{"type": "function", "function": {"name": "fetch", "parameters": {}}}]
@@ -166,6 +169,11 @@ CUSTOM = {"role": "assistant", "tool_calls": [{"id": "1", "type": "custom", "cus
         ([*call("steal", "{}", "Error: no such tool"), ANSWER], (0, 1, 1, 1)),
         ([*call("fetch", "{}", "Refused: closed"), *call("fetch", '{"a": 1}', "Malformed: fetch needs b"), ANSWER], (0, 1, 1, 1)),
         ([CUSTOM, ANSWER], (0, 1, 1, 1)),  # its text is not JSON
+        ([*call("steal", "{}", "no such tool"), *call("fetch", "{}", "Error: closed", "2"), ANSWER], (0, 1, 1, 1)),
+        ([*call("steal", "{}", "Error: no such tool"), *call("fetch", "{}", "ok"), ANSWER], (0.5, 1, 1, 1)),  # an id used twice
+        ([{"role": "assistant", "tool_calls": BOTH}, {"role": "tool", "tool_call_id": "1", "content": "Error"}, ANSWER], (0, 1, 1, 1)),
+        ([*call("fetch", "{}", '{"items": [1], "error": null}'), ANSWER], (1, 1, 1, 1)),
+        ([*call("fetch", "{}", '{"error": "closed"}'), ANSWER], (0, 1, 1, 1)),
         (call("fetch", "{}", "ok"), (1, 1, 0.5, 0)),
         ([{"role": "assistant", "content": "x" * 3_000}], (1, 1, 1, 0.5)),
         ([{"role": "assistant", "content": "<tool_call>{</tool_call>"}], (1, 1, 1, 0.3)),

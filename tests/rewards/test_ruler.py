@@ -10,13 +10,16 @@ import sys
 import textwrap
 import threading
 import zlib
+from functools import partial
 from pathlib import Path
 
 import pytest
 from judge_server import BAD_ANSWERS, FAILURES, JudgeRequest, JudgeServer, Response, completion, entries, error_response, ok
 from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletion
 
 import art_nb as art
+from art_nb.inference.client import InProcessClient
 from art_nb.metrics import MetricsBuilder
 from art_nb.rewards import JudgeError, LLMJudge, RubricJudge, ruler, ruler_score_group
 from art_nb.rewards.judge_prompts import judge_prompt
@@ -345,6 +348,20 @@ def test_answers_are_cached_by_content(tmp_path):
     assert not any("key" in json.loads(path.read_text()) for path in tmp_path.iterdir())
 
 
+def test_answers_of_a_model_in_process_are_not_cached(tmp_path):
+    """It may have been trained, or be another run's model of the same name."""
+
+    async def create(worth, messages, **_):
+        text = json.dumps({"scores": [{"trajectory_id": i, "explanation": "", "score": worth} for i in "12"]})
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        return ChatCompletion(id="", created=0, model="m", object="chat.completion", choices=[choice])
+
+    for worth in (0.1, 0.9):
+        client = InProcessClient(partial(create, worth), lambda: ["m"])
+        scored = score(group(0.2, 0.3), judge_model=LLMJudge("m", client=client, cache=tmp_path))
+        assert rewards(scored) == [worth] * 2 and not scored.metrics["judge_cached"]
+
+
 def test_an_unusable_answer_is_not_cached_and_a_corrupt_file_is_named(tmp_path):
     with JudgeServer(lambda number, request: completion("no")) as server:
         with pytest.raises(JudgeError):
@@ -457,3 +474,32 @@ def test_registered_prices_of_a_judge(route):
         scored = score(group(0.1, 0.9, 0.5, 0.9), judge_model=judge(server, route))
     assert scored.metrics["judge_cost_usd"] == pytest.approx(100 * 0.02 + 10 * 0.1)
     assert [t.metrics["judge_cost_usd"] for t in scored] == [pytest.approx(0.75)] * 4
+
+
+def test_the_calls_of_a_judge_that_fails_are_paid_for():
+    """Two unusable answers, then: another one, a request that is rejected, or a prompt that cannot be shortened."""
+    builder, no = MetricsBuilder("train"), completion("no")
+    builder.register_model_pricing("judge", prompt_per_million=2e4, completion_per_million=1e5)
+    ends = [no, error_response(401), error_response(400, "This model's maximum context length is 9 tokens.")]
+    for end in ends:
+        with JudgeServer(lambda number, request, end=end: no if number < 2 else end) as server, builder.activate_context():
+            failing = judge(server, max_attempts=20 if end is ends[2] else 3, context_tokens=1_500)
+            if end is no:
+                with pytest.raises(JudgeError):
+                    asyncio.run(ruler([messages(0.1), messages(0.9)], failing))
+            else:
+                long = art.TrajectoryGroup([trajectory(0.1), long_trajectory(0.9, 3, 100)])
+                assert score(long, judge_model=failing, swallow_exceptions=True) is None
+        paid = 3 if end is no else 2
+        assert asyncio.run(builder.flush())["costs/train/judge/ruler"] == pytest.approx(paid * (100 * 0.02 + 10 * 0.1))
+
+
+def test_a_group_that_is_judged_twice_keeps_both_costs_and_its_first_reward():
+    with JudgeServer(lambda number, request: ok(request)) as server:
+        once = score(group(0.1, 0.9, metrics={"difficulty": 3}), judge_model=judge(server))
+        twice = score(once, judge_model=judge(server))
+    assert rewards(twice) == [0.1, 0.9] and [t.metrics["independent_reward"] for t in twice] == [5.0] * 2
+    assert [t.metrics["judge_tokens"] for t in twice] == [110.0] * 2
+    counts = {name: twice.metrics[name] for name in ("judge_calls", "judge_prompt_tokens", "judge_completion_tokens", "difficulty")}
+    assert counts == {"judge_calls": 2, "judge_prompt_tokens": 200, "judge_completion_tokens": 20, "difficulty": 3}
+    assert twice.metrics["judge_duration"] > once.metrics["judge_duration"]

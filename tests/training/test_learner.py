@@ -375,8 +375,11 @@ def test_ratio_of_the_first_update_is_one_where_the_sampler_was_exact(checkpoint
     assert metrics["ratio_max"] == pytest.approx(2, abs=1e-4)
 
 
-@pytest.mark.parametrize(("dtype", "taken"), [(torch.float32, False), (torch.bfloat16, True)])
-def test_in_bfloat16_the_ratio_is_to_the_samplers_probability_from_the_first_update(checkpoint, dtype, taken):
+@pytest.mark.parametrize(
+    ("dtype", "taken", "options"),
+    [(torch.float32, False, {}), (torch.bfloat16, True, {}), (torch.float32, True, {"bf16": True})],
+)
+def test_in_bfloat16_the_ratio_is_to_the_samplers_probability_from_the_first_update(checkpoint, dtype, taken, options):
     """With half the probability under the sampler the ratio is 2, outside the clip range."""
     policy, conversations = make_policy(checkpoint), random_conversations()
     policy.model.to(dtype)
@@ -386,7 +389,7 @@ def test_in_bfloat16_the_ratio_is_to_the_samplers_probability_from_the_first_upd
         logp = grpo.token_logprobs(logits, torch.tensor([c.ids[1:]]))
         c.logprobs = [0.0, *(logp[0] - math.log(2)).tolist()]
         c.advantages = [1.0] * len(c.ids)
-    metrics = make_learner(policy).learn(conversations, TrainConfig(learning_rate=1e-9))
+    metrics = make_learner(policy, **options).learn(conversations, TrainConfig(learning_rate=1e-9))
     assert metrics["ratio_min"] > 1.5 and metrics["clip_fraction"] == (1 if taken else 0)
 
 
@@ -504,6 +507,13 @@ def test_trl_options_without_effect_are_warned_about(checkpoint):
         mine = ours(checkpoint, rate=1.0, num_generations=8, num_iterations=4)
     with pytest.warns(UserWarning, match="have no effect here: beta, learning_rate, max_steps .*KL penalty"):
         make_learner(make_policy(checkpoint), beta=0.1, learning_rate=1.0, max_steps=3)
+    silent = {
+        "mask_truncated_completions": True, "multi_objective_aggregation": "normalize_then_sum", "neftune_noise_alpha": 5.0,
+        "reward_weights": [2.0],
+    }  # fmt: skip
+    with pytest.warns(UserWarning, match=f"have no effect here: {', '.join(silent)} "):
+        learner = make_learner(make_policy(checkpoint), **silent)
+    assert learner.args.neftune_noise_alpha is None and not learner.mask_truncated_completions
     with pytest.raises(ValueError, match="use_adaptive_entropy"):
         make_learner(make_policy(checkpoint), use_adaptive_entropy=True)
     assert mine[1].keys() and mine[0]["loss"] == pytest.approx(ours(checkpoint, rate=1.0)[0]["loss"])

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from tiny_models import FAMILIES, make_checkpoint, make_tokenizer
 
@@ -144,6 +145,65 @@ def test_untied_heads_and_adapters_on_experts_are_merged_too(tmp_path):
     policy = load_policy(experts, engine="transformers", peft_args=PEFT_ARGS | targets)
     assert any("experts" in name for name in adapter_of(policy))
     assert_close(*logits_of_both(move_adapter(policy, std=0.02)))
+
+
+@pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
+def test_an_adapter_of_tied_embeddings_is_refused(checkpoints, tmp_path, layer):
+    """The sampler's model would have one weight for both, with the adapter's change in both or in neither."""
+    peft_args = PEFT_ARGS | {"target_modules": ["q_proj", layer]}
+    with pytest.raises(ValueError, match="changes the tied embedding and output head: expected other layers"):
+        load_policy(checkpoints["qwen3"], engine="transformers", peft_args=peft_args)
+    untied = load_policy(make_checkpoint(tmp_path, tied=False), engine="transformers", peft_args=peft_args)
+    for name, parameter in untied.model.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(1))
+    base_logits = logits_of_both(load_policy(tmp_path, engine="transformers"))[0]
+    assert_close(*logits_of_both(untied))
+    assert not torch.allclose(logits_of_both(untied)[0], base_logits, atol=0.1)
+
+
+def test_two_weights_are_counted_for_a_byte_of_4_bit_weights(checkpoints, monkeypatch):
+    class Params4bit(torch.nn.Parameter):
+        """As in bitsandbytes: two weights in a byte."""
+
+    plain = load_policy(checkpoints["qwen3"], engine="transformers", peft_args=PEFT_ARGS)
+    model = plain.model.unload()
+    assert plain.parameters == model.num_parameters()
+    packed = torch.zeros(model.model.layers[0].mlp.up_proj.weight.numel() // 2, 1, dtype=torch.uint8)
+    model.model.layers[0].mlp.up_proj.weight = Params4bit(packed, requires_grad=False)
+    monkeypatch.setattr(policy_module.AutoModelForCausalLM, "from_pretrained", lambda name, **options: model)
+    found = load_policy(checkpoints["qwen3"], engine="transformers", peft_args={"r": 4, "target_modules": ["q_proj"]})
+    assert found.parameters == plain.parameters
+
+
+@pytest.mark.parametrize("written_by", ["adamw_torch", "adafactor", "rmsprop", "adagrad", "sgd"])
+@pytest.mark.parametrize("loaded_by", ["adamw_torch", "adafactor", "rmsprop", "adagrad", "sgd"])
+def test_moments_of_another_optimizer_are_dropped(checkpoints, tmp_path, written_by, loaded_by):
+    policy = load_policy(checkpoints["qwen3"], engine="transformers", peft_args=PEFT_ARGS)
+    options = {"sgd": {"optim_args": "momentum=0.9"}}
+    learners = [Learner(policy, grpo={"optim": each, **options.get(each, {})}) for each in (written_by, loaded_by)]
+    learners[0].learn(random_sequences(), TrainConfig(learning_rate=1e-3))
+    state.save_policy_state(policy, learners[0].optimizer, tmp_path)
+    state.load_policy_state(policy, learners[1].optimizer, tmp_path)
+    found, written = (learner.optimizer.state_dict()["state"] for learner in reversed(learners))
+    if written_by == loaded_by:
+        assert found.keys() == written.keys() and len(written) > 0
+        for index, values in written.items():
+            assert values.keys() == found[index].keys()
+            assert all(torch.equal(torch.as_tensor(value), torch.as_tensor(found[index][name])) for name, value in values.items())
+    else:
+        assert not found
+    learners[1].learn(random_sequences(1), TrainConfig(learning_rate=1e-3))
+
+
+def test_default_target_modules_leave_out_a_head_of_any_name():
+    from transformers import BioGptConfig, BioGptForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "vocab_size": 64}
+    model = BioGptForCausalLM(BioGptConfig(**sizes))
+    assert isinstance(model.output_projection, torch.nn.Linear)
+    expected = ["fc1", "fc2", "k_proj", "out_proj", "q_proj", "v_proj"]
+    assert policy_module.default_target_modules(model) == expected
 
 
 def test_default_target_modules(checkpoints):
@@ -314,7 +374,7 @@ def test_arguments_reach_unsloth(checkpoints, monkeypatch):
         @staticmethod
         def get_peft_model(model, **options):
             added.update(options)
-            return model.requires_grad_(False)
+            return get_peft_model(model, LoraConfig(r=options["r"], target_modules=options["target_modules"]))
 
     stub = SimpleNamespace(FastLanguageModel=FastLanguageModel)
     monkeypatch.setattr(policy_module, "_import_unsloth", lambda: stub)

@@ -265,6 +265,11 @@ def test_a_family_that_does_not_support_trees_is_trained_on_padded_rows(tmp_path
     assert not supports_prefix_trees(transformers.GptOssModel(config))
     policy = make_policy(tmp_path, "llama")
     assert supports_prefix_trees(policy.model.get_base_model().model)
+    policy.model.config.attention_dropout = 0.1  # trees do not drop attention weights
+    assert not supports_prefix_trees(policy.model.get_base_model().model)
+    gpt2 = transformers.GPT2Config(vocab_size=259, n_embd=32, n_layer=2, n_head=4, attn_pdrop=0.1)
+    assert not supports_prefix_trees(transformers.GPT2Model(gpt2))
+    policy.model.config.attention_dropout = 0.0
     monkeypatch.setattr("art_nb.training.trainer.supports_prefix_trees", lambda decoder: False)
     with pytest.warns(UserWarning, match="LlamaForCausalLM does not support prefix trees"):
         learner = Learner(policy)

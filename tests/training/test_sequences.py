@@ -9,7 +9,7 @@ from openai.types.chat.chat_completion import Choice
 from tiny_models import make_tokenizer
 
 import art_nb as art
-from art_nb.training.sequences import build_sequences, compute_advantages
+from art_nb.training.sequences import build_sequences, compute_advantages, demonstration_sequences
 from art_nb.trajectories import History
 from art_nb.types import TrainConfig
 
@@ -81,10 +81,12 @@ def deviation(values):
 def test_turn_rewards_against_brute_force(scale, discount):
     turn_rewards = [[[1.0, 2.0], [0.0], [3.0, -1.0, 4.0]], [[5.0]], [[0.5, 0.5], [1.5, -2.5]]]
     groups = [art.TrajectoryGroup(played(turns=len(r), turn_rewards=r) for r in group) for group in turn_rewards]
+    for group in groups:
+        group.trajectories[0].reward = 1000.0  # not used in a group with turn rewards
     groups.insert(1, art.TrajectoryGroup([played(1.0), played(0.0)]))  # this one is judged by its outcome
     found = compute_advantages(groups, TrainConfig(scale_rewards=scale, turn_discount=discount))
-    by_outcome = found.pop(1)
-    assert by_outcome[0][0] > 0 > by_outcome[1][0]
+    spread = 1.0 if scale == "none" else math.sqrt(0.5) + 1e-4
+    assert flat([found.pop(1)]) == pytest.approx([0.5 / spread, -0.5 / spread], abs=1e-9)
     returns = [
         [[sum(discount**k * x for k, x in enumerate(r[t:])) for t in range(len(r))] for r in group] for group in turn_rewards
     ]
@@ -126,6 +128,20 @@ def test_the_strongest_sequences_are_trained(tokenizer, share):
     assert len(every) == 40 and len(found) == max(1, round(share * 40)) and counts["groups"] == 2
     limit = min(map(abs, found))
     assert found == [a for a in every if abs(a) >= limit]
+
+
+def test_the_outcome_of_a_group_with_turn_rewards_does_not_hide_its_signal(tokenizer):
+    groups = [[played(1e10, turn_rewards=[1.0]), played(1e10, turn_rewards=[0.0])]]
+    assert build(groups, tokenizer)[1] == {"groups": 1, "groups_without_signal": 0}
+
+
+@pytest.mark.parametrize("ids", [[9], [9, 10, 11]])
+def test_an_empty_prompt_is_refused(tokenizer, ids):
+    empty = art.Trajectory(messages_and_choices=[user(), sampled([], ids)])
+    with pytest.raises(ValueError, match="group 1, trajectory 1: the prompt_token_ids of a Choice are empty"):
+        build([[played(1.0), played(0.0)], [played(1.0), empty]], tokenizer)
+    with pytest.raises(ValueError, match="trajectory 0: the prompt_token_ids of a Choice are empty"):
+        demonstration_sequences([empty], tokenizer)
 
 
 def test_a_small_difference_is_a_signal(tokenizer):

@@ -289,6 +289,12 @@ def test_unsloth_gives_the_same_losses(checkpoint):
     assert rows[0]["token_accuracy"] > 0 and rows[1]["token_accuracy"] > 0 and rows[1]["losses"][-1] < rows[1]["losses"][0]
 
 
+def test_trl_options_without_effect_are_warned_about(checkpoint):
+    with pytest.warns(UserWarning, match="have no effect here: completion_only_loss, neftune_noise_alpha "):
+        learner = SupervisedLearner(make_policy(checkpoint), sft={"completion_only_loss": False, "neftune_noise_alpha": 5.0})
+    assert learner.args.neftune_noise_alpha is None and learner.args.completion_only_loss is None
+
+
 def test_label_smoothing_is_refused(checkpoint):
     with pytest.raises(ValueError, match="label_smoothing_factor"):
         SupervisedLearner(make_policy(checkpoint), sft={"label_smoothing_factor": 0.1})
