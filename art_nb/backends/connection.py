@@ -94,7 +94,7 @@ class Connection:
             try:
                 response = await self._http().request(method, path, content=content, timeout=timeout, headers=_JSON)
                 _check(response, accepted)
-                return response.content
+                return b"" if response.status_code == 404 else response.content
             except httpx.TransportError as error:
                 accepted = 404 if method == "DELETE" else 200
                 await retries.pause(error)

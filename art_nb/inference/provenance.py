@@ -58,7 +58,7 @@ class TaintedStr(str):
         return str.__contains__(self._searched_for(sought), sought)
 
     def _searched_for(self, sought: Any) -> str:
-        if not getattr(sought, "has_control", False):
+        if not getattr(sought, "has_control", False) or 0 not in self.mask:
             return self
         return "".join([character if seen else "\0" for character, seen in zip(self, self.mask, strict=True)])
 

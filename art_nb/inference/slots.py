@@ -27,7 +27,7 @@ class Slots:
     def clear(self, policy: str | None = None) -> None:
         """Drop the tokens of one policy, or of all."""
         for slot, owner in enumerate(self.owners):
-            if policy in (None, owner):
+            if policy in (None, owner, owner.rstrip("\n")):  # or forgotten before, see `BatchDecoder.forget`
                 self.held[slot], self.cache.lengths[slot] = [], 0
         self.free = dict.fromkeys(sorted(self.free))  # in the initial order, so that a run can be repeated exactly
 

@@ -67,11 +67,12 @@ def _load(path: Path, device: torch.device | str = "cpu") -> dict[str, torch.Ten
 
 def set_optimizer_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:
     """Replace the optimizer's state (if another kind wrote `state`, by none) and drop gradients; learning rate etc. stay."""
-    kind, settings = type(getattr(optimizer, "optimizer", optimizer)), dict(optimizer.param_groups[0])
-    probe = torch.nn.Parameter(settings["params"][0].new_zeros(2, 2))  # after a step it has the names that this kind needs
-    probe.grad, settings["params"] = torch.zeros_like(probe), [probe]
-    new = kind(**{name: settings[name] for name in inspect.signature(kind).parameters.keys() & settings.keys()})
-    new.step()
-    state = {i: each for i, each in state.items() if new.state[probe] and new.state[probe].keys() <= each.keys()}
+    if state:
+        kind, settings = type(getattr(optimizer, "optimizer", optimizer)), dict(optimizer.param_groups[0])
+        probe = torch.nn.Parameter(settings["params"][0].new_zeros(2, 2))  # a step gives it the names of this kind
+        probe.grad, settings["params"] = torch.zeros_like(probe), [probe]
+        new = kind(**{name: settings[name] for name in inspect.signature(kind).parameters.keys() & settings.keys()})
+        new.step()
+        state = {i: each for i, each in state.items() if new.state[probe] and new.state[probe].keys() <= each.keys()}
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
     optimizer.zero_grad(set_to_none=True)
