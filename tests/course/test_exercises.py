@@ -334,7 +334,7 @@ def test_an_answer_that_raises_or_has_another_type_is_wrong_with_a_reason():
     assert check("double", lambda x: None).status == check("double", ...).status == "not attempted"
     check = checker({"sign": Exercise(right=lambda x: x > 0, cases=lambda: [(-1,), (1,)])})
     assert check("sign", lambda x: True if x > 0 else None).status == "wrong"  # begun, and None for the first case
-    with pytest.raises(KeyError, match="there are sign"):
+    with pytest.raises(KeyError, match="the exercises are sign"):
         check("triple", lambda x: x)
 
 

@@ -1,8 +1,12 @@
 """SequenceTrainer in float16, whose gradients are scaled, and what its constructor changes. torch's scaler for CPUs runs here."""
 
 import math
+import os
 import random
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import numpy
 import pytest
@@ -22,8 +26,10 @@ STEP = TrainConfig(learning_rate=1e-3)
 
 
 @pytest.fixture(autouse=True)
-def scaler_on_cpu(monkeypatch):
-    """Accelerate creates a gradient scaler on a GPU only."""
+def scaler_on_cpu(request, monkeypatch):
+    """Accelerate creates a gradient scaler on a GPU only; where Unsloth is loaded, no learner on a CPU uses half precision."""
+    if "unsloth" in sys.modules and request.function is not test_half_precision_in_a_process_without_unsloth:
+        pytest.skip("runs in a process without Unsloth")
     create = Accelerator.__init__
 
     def created(self, *arguments, **options):
@@ -195,3 +201,14 @@ def test_random_states_are_preserved_if_the_constructor_raises(tiny_base, monkey
     with pytest.raises(OSError):
         Learner(policy)
     assert (random.random(), numpy.random.rand(), torch.rand(1).item()) == expected
+
+
+def test_half_precision_in_a_process_without_unsloth():
+    """The tests that are skipped where another test has loaded Unsloth."""
+    if "unsloth" in sys.modules:
+        ratio = Path(__file__).with_name("test_learner.py")
+        tests = [__file__, f"{ratio}::test_in_bfloat16_the_ratio_is_to_the_samplers_probability_from_the_first_update"]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *tests]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert ran.returncode == 0 and "skipped" not in ran.stdout, ran.stdout[-3000:]
