@@ -192,7 +192,7 @@ async def generate_scenarios(
     key = generator_api_key or os.environ.get("OPENROUTER_API_KEY")
     if not key:
         raise ValueError("no API key: pass generator_api_key, or set OPENROUTER_API_KEY")
-    listings = [json.dumps([_as_dict(each) for each in given], indent=2) for given in (tools, resources or ())]
+    listings = [json.dumps([*given], indent=2, default=lambda each: each.to_dict()) for given in (tools, resources or ())]
     prompt = PROMPT.format(count=num_scenarios, tools=listings[0], resources=listings[1])
     prompt += f"\n{custom_instructions}\n" if custom_instructions else ""
     messages: list[Any] = [{"role": "user", "content": prompt}]
@@ -223,7 +223,3 @@ async def generate_scenarios(
         found.print_difficulty_distribution()
         found.preview()
     return found
-
-
-def _as_dict(given: MCPTool | MCPResource | dict[str, Any]) -> dict[str, Any]:
-    return given if isinstance(given, dict) else given.to_dict()

@@ -291,24 +291,18 @@ def track_api_cost(
             )
         return result
 
+    async def counted(answer: Awaitable[Any]) -> Any:
+        return count(await answer)
+
     def decorate(function: F) -> F:
-        if iscoroutinefunction(function):
-
-            @wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                return count(await function(*args, **kwargs))
-
-            return awaited  # type: ignore[return-value]
-
-        async def counted(answer: Awaitable[Any]) -> Any:
-            return count(await answer)
-
-        @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)  # openai's `create` is a plain function that returns an awaitable
             return counted(result) if isawaitable(result) else count(result)
 
-        return called  # type: ignore[return-value]
+        async def awaited(*args: Any, **kwargs: Any) -> Any:
+            return await called(*args, **kwargs)
+
+        return wraps(function)(awaited if iscoroutinefunction(function) else called)  # type: ignore[return-value]
 
     return decorate
 

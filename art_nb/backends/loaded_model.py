@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +25,8 @@ from art_nb.training.policy_store import PolicyStore
 from art_nb.training.sequences import TokenSequence
 from art_nb.training.state import load_policy_state, save_policy_state, set_optimizer_state
 from art_nb.training.supervised import SupervisedLearner
+from art_nb.training.trainer import Report
 from art_nb.types import TrainConfig, TrainSFTConfig
-
-Report = Callable[[str], None]
 
 
 class LoadedModel(RegisteredModel):

@@ -221,10 +221,6 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         state, checkpoint = StepState.read(loaded.folder, loaded.step), loaded.policies.checkpoint(loaded.step)
         return state.request, LocalTrainResult(loaded.step, numbers(state.row or {}), str(checkpoint))
 
-    def kept_steps(self, model: TrainableModel) -> list[int]:
-        """Return the steps that have a checkpoint, ascending."""
-        return checkpoints.list_checkpoints(self.loaded(model).policies.folder)
-
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
         """Copy a checkpoint of another model to this one, before or after `register`; return its step."""
         from art_nb.training.fork_checkpoint import fork_checkpoint

@@ -98,7 +98,9 @@ class LockstepClient:
 
     async def create(self, **parameters: Any) -> ChatCompletion:
         """Answer a chat request. Raises: RequestError if refused, InternalServerError if it fails, or as `send` does."""
-        key, gathering, request = next(self._ids), outermost(), _json_parameters(parameters)
+        key, gathering = next(self._ids), outermost()
+        given = {k: v for k, v in parameters.items() if k not in IGNORED and not isinstance(v, NotGiven | Omit)}
+        request = given | {"messages": list(given["messages"])}
         if gathering is not None and gathering not in self._gatherings:
             if not any(other.in_flight for other in self._gatherings):
                 self._occurrences.clear()
@@ -179,12 +181,6 @@ class LockstepClient:
             future.set_result(ChatCompletion.model_validate(answer["completion"]))
         else:
             future.set_exception(_client_error(answer["status"], answer["error"]))
-
-
-def _json_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a request that the other side uses."""
-    given = {k: v for k, v in parameters.items() if k not in IGNORED and not isinstance(v, NotGiven | Omit)}
-    return given | {"messages": list(given["messages"])}
 
 
 def _client_error(status: int, error: dict[str, Any]) -> Exception:

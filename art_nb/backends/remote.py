@@ -155,7 +155,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
     ) -> TrainResult:
         loaded = self.loaded(model)
         answer: dict[str, Any] = {}
-        route = "train" if isinstance(request.config, TrainConfig) else "train_sft"
+        route, split = ("train", "train") if isinstance(request.config, TrainConfig) else ("train_sft", "sft")
         try:
             async for line in self.connection.lines(f"{loaded.path}/{route}", message):
                 if line.get("progress"):
@@ -171,7 +171,6 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         if request.log:
             if request.groups:
                 model.run_log.write_trajectories(request.groups, "train", result.step)
-            split = "train" if isinstance(request.config, TrainConfig) else "sft"
             # The row may be logged already, if an interrupt came before the data left the outbox.
             if not again or not any((row["step"], row["split"]) == (result.step, split) for row in model.run_log.rows()):
                 # `log_step` adds up the groups' metrics and the costs again, so leave out the server's sums.
@@ -186,13 +185,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return result
 
     async def gather_by_workers(
-        self,
-        model: TrainableModel,
-        scenarios: Iterable[Any],
-        group_size: int,
-        *,
-        seed: int = 0,
-        every: float = 1.0,
+        self, model: TrainableModel, scenarios: Iterable[Any], group_size: int, *, seed: int = 0, every: float = 1.0
     ) -> list[TrajectoryGroup]:
         """Have workers (`art-nb worker`) run `group_size` episodes of each scenario with the latest policy.
 

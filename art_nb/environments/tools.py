@@ -81,12 +81,11 @@ def tool_schema(function: Callable[..., Any]) -> dict:
     return {"type": "function", "function": schema}
 
 
-def resolved(schema: dict, within: dict | None = None, path: tuple[str, ...] = ()) -> dict:
+def resolved(schema: dict) -> dict:
     """Return a JSON schema with its references to `$defs` replaced by what they refer to.
 
     Raises: ValueError for a schema that refers to itself or to another document.
     """
-    within = schema if within is None else within
 
     def inner(value: Any, path: tuple[str, ...]) -> Any:
         if isinstance(value, list):
@@ -96,13 +95,13 @@ def resolved(schema: dict, within: dict | None = None, path: tuple[str, ...] = (
         if isinstance(reference := value.get("$ref"), str):
             if not reference.startswith("#/") or reference in path:
                 raise ValueError(f"the schema refers to {reference}, which is recursive or in another file: leave it out")
-            found: Any = within
+            found: Any = schema
             for part in reference.removeprefix("#/").split("/"):
                 found = found[part]
             return inner({**found, **{k: v for k, v in value.items() if k != "$ref"}}, (*path, reference))
         return {key: inner(each, path) for key, each in value.items() if key != "$defs"}
 
-    return inner(schema, path)
+    return inner(schema, ())
 
 
 def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

@@ -26,21 +26,16 @@ def export(options: Sequence[str]) -> int:
     parser.add_argument("--push", metavar="hub:OWNER/NAME", help="also upload the export to the Hugging Face hub")
     arguments = parser.parse_args(options)
     try:
-        repository = _repository(arguments.push)
+        target, _, repository = (arguments.push or "").partition(":")
+        if arguments.push and (target != "hub" or repository.count("/") != 1):
+            other = "Together and W&B: art_nb.utils.deployment.deploy_model"
+            raise ValueError(f"--push {arguments.push}: expected hub:OWNER/NAME; {other}")
         checkpoint = find_checkpoint(arguments.model, arguments.path)
-        form, out = arguments.form, arguments.out
-        parity = export_checkpoint(checkpoint, form, out, base=arguments.base)
-        print(f"{checkpoint} as {form} is in {out}\n{parity}")
+        parity = export_checkpoint(checkpoint, arguments.form, arguments.out, base=arguments.base)
+        print(f"{checkpoint} as {arguments.form} is in {arguments.out}\n{parity}")
         if repository:
-            print(f"pushed to {push_to_hub(out, repository)}")
+            print(f"pushed to {push_to_hub(arguments.out, repository)}")
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         print(f"art-nb export: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def _repository(push: str | None) -> str | None:
-    target, _, name = (push or "").partition(":")
-    if push and (target != "hub" or name.count("/") != 1):
-        raise ValueError(f"--push {push}: expected hub:OWNER/NAME; Together and W&B: art_nb.utils.deployment.deploy_model")
-    return name or None

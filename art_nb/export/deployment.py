@@ -123,10 +123,8 @@ async def _deploy_together(
                 "model_name": name, "model_type": "adapter", "base_model": model.base_model, **source,
                 "description": f"{model.project}/{model.name}, step {step}, trained with art_nb",
             }  # fmt: skip
-            job_id = (await _request(http, "POST", "/models", request))["data"]["job_id"]
-        else:
-            job_id = job["job_id"]
-        return await _poll(http, job_id, config.wait_for_completion, verbose)
+            job = (await _request(http, "POST", "/models", request))["data"]
+        return await _poll(http, job["job_id"], config.wait_for_completion, verbose)
 
 
 def _source(model: TrainableModel, checkpoint_path: str, step: int, config: TogetherDeploymentConfig) -> dict[str, str]:

@@ -22,13 +22,7 @@ Form = Literal["adapter", "merged", "gguf"]
 FORMS: tuple[Form, ...] = get_args(Form)
 
 
-def export_checkpoint(
-    checkpoint: Checkpoint,
-    form: Form,
-    out: str | Path,
-    *,
-    base: str | None = None,
-) -> ParityReport:
+def export_checkpoint(checkpoint: Checkpoint, form: Form, out: str | Path, *, base: str | None = None) -> ParityReport:
     """Write `checkpoint` into the new folder `out`, whole or not at all. The checkpoint is only read.
 
     The greedy answers of the export and the checkpoint to 50 prompts (logged prompts, then short requests) are compared.

@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def _last_lines(text: str) -> str:
     return "\n".join(f"    {line}" for line in text.strip().splitlines()[-6:])
 
 
-class LlamaCpp:
+class LlamaCpp(AbstractContextManager):
     """llama.cpp's server for a GGUF file, in a subprocess that listens on this machine only. A context manager.
 
     url: OpenAI clients connect to `{url}/v1`. threads: None: as many as torch uses. context: tokens, at least 4096.
@@ -123,9 +124,6 @@ class LlamaCpp:
             raise ValueError(f"llama.cpp can't load {model.name}:\n{''.join(log[-8:])}")
         threading.Thread(target=output.read, daemon=True).start()  # a full pipe would block it
         self._http = httpx.Client(base_url=self.url, timeout=600, trust_env=False)
-
-    def __enter__(self) -> LlamaCpp:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()

@@ -26,6 +26,13 @@ def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parit
     sampled = f"{trained['trajectories']} trajectories sampled from the model, in {trained['groups']} groups (GRPO)"
     shown = f"{trained['demonstrations']} demonstrations (supervised fine-tuning)"
     data = [text for text, name in ((shown, "demonstrations"), (sampled, "trajectories")) if trained[name]]
+    rows = [
+        f"| {_without_markup(split)} | {_without_markup(name)} | {value:.4g} | {int(metrics['trajectories'])} |"
+        for split, metrics in checkpoint.results().items()
+        for name, value in metrics.items()
+        if name != "trajectories"
+    ]
+    table = ["| split | metric | mean | trajectories |", "| --- | --- | --- | --- |", *rows]
     lines = [
         "---", *front, "---", f"# {_without_markup(checkpoint.name)}, step {checkpoint.step}", "",
         f"`{base_name}` with a LoRA adapter (rank {checkpoint.settings()['r']}), trained by art_nb "
@@ -35,21 +42,9 @@ def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parit
         f"- data: {' and '.join(data) or 'none was logged'}",
         f"- steps: {trained['steps']}",
         f"- compared with the checkpoint: {parity}", "",
-        "## Results", "", *_results_table(checkpoint),
+        "## Results", "", *(table if rows else ["No evaluation of this step was logged."]),
     ]  # fmt: skip
     (folder / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
-
-
-def _results_table(checkpoint: Checkpoint) -> list[str]:
-    rows = [
-        f"| {_without_markup(split)} | {_without_markup(name)} | {value:.4g} | {int(metrics['trajectories'])} |"
-        for split, metrics in checkpoint.results().items()
-        for name, value in metrics.items()
-        if name != "trajectories"
-    ]
-    if not rows:
-        return ["No evaluation of this step was logged."]
-    return ["| split | metric | mean | trajectories |", "| --- | --- | --- | --- |", *rows]
 
 
 def _without_markup(text: str) -> str:

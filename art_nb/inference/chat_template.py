@@ -8,12 +8,10 @@ remains text. Only tokens can be protected: where a template marks roles by ordi
 from itertools import product
 from typing import Any
 
-import jinja2
-
 from art_nb.inference.chat import RequestError
 from art_nb.inference.control_tokens import control_tokens
 from art_nb.inference.messages import ROLES, with_parsed_arguments
-from art_nb.inference.provenance import TaintedStr, compile_template
+from art_nb.inference.provenance import TaintedStr
 
 USER: dict[str, Any] = {"role": "user", "content": "a"}
 FUNCTION = {"name": "f", "description": "b", "parameters": {"type": "object", "properties": {"c": {"type": "string"}}}}
@@ -56,16 +54,10 @@ class ChatTemplate:
             special = {name: self.control.literal(text) for name, text in self._tokenizer.special_tokens_map.items()}
             arguments = {**special, "documents": None, **self._arguments, "add_generation_prompt": add_generation_prompt}
             arguments |= {"messages": list(map(self._tainted, messages)), "tools": self._tools}
-            text = self._compiled().render(arguments)
+            text = self.control.compiled(self._tokenizer.get_chat_template(None, self._tools)).render(arguments)
         except Exception as error:  # a template may raise anything
             raise RequestError(f"messages: the chat template can't render them ({error})") from error
         return self.control.protect(text)
-
-    def _compiled(self) -> jinja2.Template:
-        source, known = self._tokenizer.get_chat_template(None, self._tools), self.control.templates
-        if source not in known:
-            known[source] = compile_template(source, self.control.literal)
-        return known[source]
 
     def _tainted(self, message: dict) -> dict:
         """Convert a message for the template. Its role counts as the template's text, its content as input."""

@@ -11,10 +11,8 @@ from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import jinja2
-
 from art_nb.inference.chat import RequestError
-from art_nb.inference.provenance import TaintedStr
+from art_nb.inference.provenance import TaintedStr, compile_template
 
 
 class ControlTokens:
@@ -23,8 +21,7 @@ class ControlTokens:
     Added tokens of at most one visible character do not count unless flagged special, because no template uses them as
     markers: runs of spaces (Gemma, Phi) and single letters (DeepSeek).
 
-    size: the vocabulary's. templates: compiled with these tokens, by source. verified: sources that `verify_template`
-    accepted.
+    size: the vocabulary's. compiled: compiles a template's source, once. verified: sources that `verify_template` accepted.
 
     Raises: ValueError for a slow tokenizer.
     """
@@ -34,18 +31,18 @@ class ControlTokens:
         if backend is None:
             raise ValueError(f"{type(tokenizer).__name__} is not a fast tokenizer: use AutoTokenizer.from_pretrained")
         self.size = len(tokenizer)
-        self.templates: dict[str, jinja2.Template] = {}
         self.verified: set[str] = set()
         added = [token for token in backend.get_added_tokens_decoder().values() if token.content]
         texts = [token.content for token in added if token.special or len(token.content.strip()) > 1]
         # Placeholders cannot overlap, because only their start has a z. No normaliser changes lower-case letters and digits.
         self._secret = "z" + secrets.token_hex(8)
         self._placeholders = {text: f"{self._secret}{i:06x}" for i, text in enumerate(texts)}
-        self._used: dict[str, str] = {}  # texts by placeholder, of those that occurred in a prompt
+        self._texts = {placeholder: text for text, placeholder in self._placeholders.items()}
         self._any = re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
         self._encoder = _with_placeholders(backend, self._placeholders)
-        self._in_template = lru_cache(4096)(lambda text: self._any.sub(self._use, text))
+        self._in_template = lru_cache(4096)(lambda text: self._any.sub(lambda found: self._placeholders[found[0]], text))
         self.literal = lru_cache(4096)(self._literal)
+        self.compiled = lru_cache(None)(lambda source: compile_template(source, self.literal))
 
     def placeholder(self, text: str) -> str:
         """Return the placeholder of the control token with this text; the text itself if there is none."""
@@ -56,11 +53,6 @@ class ControlTokens:
         made = TaintedStr(text, b"\1" * len(text))
         made.has_control = bool(self._any.search(text))
         return made
-
-    def _use(self, found: re.Match) -> str:
-        placeholder = self._placeholders[found[0]]
-        self._used[placeholder] = found[0]
-        return placeholder
 
     def protect(self, rendered: str) -> str:
         """Replace the control tokens that a template wrote with their placeholders.
@@ -85,9 +77,7 @@ class ControlTokens:
 
     def readable(self, protected: str) -> str:
         """Replace placeholders with the usual text of their control tokens."""
-        for placeholder, text in self._used.items():
-            protected = protected.replace(placeholder, text)
-        return protected
+        return re.sub(f"{self._secret}.{{6}}", lambda found: self._texts[found[0]], protected)
 
     def ids(self, protected: str) -> list[int]:
         """Return token ids. Placeholders become control tokens, everything else is text."""

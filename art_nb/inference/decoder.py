@@ -5,7 +5,7 @@ A generation's tokens depend on its own draws only. The rest of the batch affect
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -68,6 +68,7 @@ class BatchDecoder(Decoder):
         super().__init__()
         self._layers, self._device, self._count, self._ended = model.config.num_hidden_layers, model.device, slots, -PAUSE
         self.task: asyncio.Task[None] | None = None
+        self._forgotten: Counter[str | None] = Counter()  # by policy; None: all of them at once
         self._reset()
 
     def _reset(self) -> None:
@@ -82,11 +83,8 @@ class BatchDecoder(Decoder):
     def forget(self, policy: str | None) -> None:
         """Drop the cached state of one policy, or of all. Generations in progress compute it again."""
         self.slots.clear(policy)
-        for generation in [*self.active, *self.waiting]:
-            if policy in (None, generation.policy.name):
-                generation.owner += "\n"  # later requests of this name may have other weights
+        self._forgotten[policy] += 1
         for generation in self.active:
-            self.slots.owners[generation.slot] = generation.owner
             if not self.slots.held[generation.slot]:
                 generation.pending = generation.prompt + generation.tokens
         for name in [name for name in self._ngrams if policy in (None, name)]:
@@ -109,6 +107,9 @@ class BatchDecoder(Decoder):
         self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def submit(self, generations: list[Generation]) -> None:
+        for generation in generations:
+            name = generation.policy.name
+            generation.owner = name, self._forgotten[name] + self._forgotten[None]
         self.waiting += generations
         self.on_submit()
 

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
-from art_nb.inference.chat import TOOL_END, ChatOptions, parse_tool_calls
+from art_nb.inference.chat import ChatOptions, has_call_end
 from art_nb.inference.constraints import Constraint
 from art_nb.inference.policies import NamedPolicy
 from art_nb.inference.vocabulary import IncrementalText, Vocabulary
+
+Owner = tuple[str, int]
 
 
 @dataclass(eq=False)
@@ -20,7 +22,7 @@ class Generation:
     draws: its source of uniform random numbers; done: resolved when it ends.
     constraint: restricts the tokens that may be sampled; previous_slot: the slot of the conversation's last turn.
     client: the name of the requesting client; clients take turns when slots are scarce.
-    owner: the policy's name, unless it was forgotten: generations of equal owner share keys and values.
+    owner: the policy's name, and how often it had been forgotten: generations of equal owner share keys and values.
     pending: known tokens without keys and values; speculated: proposed tokens after them, see `NgramTable`.
     on_token: called after each forward that added tokens.
     """
@@ -48,7 +50,7 @@ class Generation:
     def __post_init__(self) -> None:
         self._text = IncrementalText(self.vocabulary)
         self._uniforms: list[float] = []
-        self.owner = self.policy.name
+        self.owner: Owner = self.policy.name, 0
 
     def uniform(self, index: int) -> float:
         """Return the uniform number for the token at `index`, always the same."""
@@ -85,8 +87,7 @@ class Generation:
             return False
         text = self._text.of(self.tokens, len(self.tokens))
         self.stopped = any(stop in text for stop in self.options.stop)
-        end = self.vocabulary.tokenizer.backend_tokenizer.token_to_id(TOOL_END)  # a JSON string may contain its text
-        return self.stopped or bool(one_call and TOOL_END in text and (self.tokens[-1] == end or parse_tool_calls(text)[0]))
+        return self.stopped or bool(one_call and (self.tokens[-1] == self.vocabulary.tool_end or has_call_end(text)))
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """End the generation: resolve `done`, with the error if there is one."""

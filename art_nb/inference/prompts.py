@@ -11,13 +11,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from os.path import commonprefix  # of any sequences
 from typing import Any
 
 from art_nb.inference.bounded import BoundedDict
 from art_nb.inference.chat import RequestError
 from art_nb.inference.chat_template import CALL, CALLING, RESULT, USER, ChatTemplate, verify_template
 from art_nb.inference.control_tokens import control_tokens
+from art_nb.inference.slots import common_prefix
 
 MAX_CONVERSATIONS = 4096  # that are remembered
 MAX_CONVERSATIONS_PER_TEXT = 1024  # of these with the same text
@@ -86,11 +86,15 @@ class IncrementalTemplate(ChatTemplate):
         whole, ids = self.answered(prompt, before, last), encode(prompt)
         names = [call.get("function", call)["name"] for call in last.get("tool_calls") or ()]
         # Some templates do not repeat the generation prompt, because they drop earlier thoughts or close an opened one.
-        base = self.render(before, add_generation_prompt=False) if names and not whole.startswith(prompt) else prompt
+        repeats = whole.startswith(prompt)
+        base = prompt if repeats or not names else self.render(before, add_generation_prompt=False)
         if names and not (whole.startswith(base) and all(name in whole[len(base) :] for name in names)):
             raise RequestError(f"messages: this model's chat template drops a call of {names}: write it as content")
-        rest = whole[len(prompt) :] if whole.startswith(prompt) else self.control.protect(last["content"])
-        answer = encode(rest) if base is prompt else encode(whole)[len(commonprefix([ids, encode(whole)])) :]
+        if names and not repeats:
+            answer = encode(whole)
+            del answer[: common_prefix(ids, answer)]
+        else:
+            answer = encode(whole[len(prompt) :] if repeats else self.control.protect(last["content"]))
         answer.append(self._ends[0])
         # Text after the end token is the template's, not the policy's.
         return ids, answer[: 1 + next(i for i, token in enumerate(answer) if token in self._ends)]

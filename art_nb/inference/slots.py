@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 
 from art_nb.inference.cache import SlotCache
-from art_nb.inference.generation import Generation
+from art_nb.inference.generation import Generation, Owner
 
 MIN_SHARED = 16  # tokens; a shorter common prefix is computed again
 MIN_AWAITED = 32  # tokens; wait one forward for a prefix that another generation computes if that saves as many
@@ -15,19 +15,19 @@ MAX_PREFILL = 32768  # prompt tokens of one forward, beyond which no further gen
 class Slots:
     """The slots of a cache.
 
-    held: the computed tokens of each slot; owners: the policy that computed them, see `Generation.owner`.
+    held: the computed tokens of each slot; owners: the `Generation.owner` that computed them.
     free: the unused slots, the longest unused first. What they hold can be reused.
     """
 
     def __init__(self, cache: SlotCache):
         count = len(cache.lengths)
-        self.cache, self.owners, self.free = cache, [""] * count, dict.fromkeys(range(count))
+        self.cache, self.owners, self.free = cache, [("", 0)] * count, dict.fromkeys(range(count))
         self.held: list[list[int]] = [[] for _ in range(count)]
 
     def clear(self, policy: str | None = None) -> None:
         """Drop the tokens of one policy, or of all."""
-        for slot, owner in enumerate(self.owners):
-            if policy in (None, owner, owner.rstrip("\n")):  # or forgotten before, see `BatchDecoder.forget`
+        for slot, (owner, _) in enumerate(self.owners):
+            if policy in (None, owner):
                 self.held[slot], self.cache.lengths[slot] = [], 0
         self.free = dict.fromkeys(sorted(self.free))  # in the initial order, so that a run can be repeated exactly
 
@@ -54,8 +54,8 @@ class Slots:
             if rows == 0:
                 delayed.append(generation)
                 continue
-            policy, prompt = generation.owner, generation.prompt
-            source, shared = self.longest_prefix(policy, prompt, generation.previous_slot)
+            owner, prompt = generation.owner, generation.prompt
+            source, shared = self.longest_prefix(owner, prompt, generation.previous_slot)
             slot = source if source in self.free and shared == len(self.held[source]) else None
             if slot is None and _is_computed_next(generation, shared, admitted):
                 delayed.append(generation)
@@ -63,7 +63,7 @@ class Slots:
             if slot is None:
                 choice = longest_unused if rows is None else (each for each in self.free if each < rows)
                 slot = next(each for each in choice if each in self.free)
-            generation.slot, generation.pending = slot, self.occupy(slot, policy, prompt, source, shared)
+            generation.slot, generation.pending = slot, self.occupy(slot, owner, prompt, source, shared)
             admitted.append(generation)
         return admitted, delayed
 
@@ -89,26 +89,26 @@ class Slots:
             self.cache.trim(kept, longest)
         return max(rows, self.cache.allocated)
 
-    def longest_prefix(self, policy: str, prompt: list[int], previous: int | None) -> tuple[int | None, int]:
+    def longest_prefix(self, owner: Owner, prompt: list[int], previous: int | None) -> tuple[int | None, int]:
         """Return the slot that holds the longest prefix of the prompt, and its length in tokens.
 
         previous: the slot of the conversation's last turn; it is the result if it has not been used since.
         """
-        if previous in self.free and self.owners[previous] == policy:
+        if previous in self.free and self.owners[previous] == owner:
             held = self.held[previous]
             if held and prompt[: len(held)] == held:
                 return previous, len(held)
         start = prompt[:MIN_SHARED]
-        alike = [s for s, held in enumerate(self.held) if held[:MIN_SHARED] == start and self.owners[s] == policy]
+        alike = [s for s, held in enumerate(self.held) if held[:MIN_SHARED] == start and self.owners[s] == owner]
         shared = {slot: common_prefix(self.held[slot], prompt) for slot in alike}
         return max(shared.items(), key=lambda item: item[1], default=(None, 0))
 
-    def occupy(self, slot: int, policy: str, prompt: list[int], source: int | None, shared: int) -> list[int]:
+    def occupy(self, slot: int, owner: Owner, prompt: list[int], source: int | None, shared: int) -> list[int]:
         """Take a free slot and copy `shared` tokens of the prompt from slot `source`. Returns the tokens left to compute."""
         if source is not None and slot != source and shared:
             self.cache.copy(source, slot, shared)
         shared = min(shared, len(prompt) - 1)  # the logits of at least one token are needed
-        self.held[slot], self.owners[slot], self.cache.lengths[slot] = prompt[:shared], policy, shared
+        self.held[slot], self.owners[slot], self.cache.lengths[slot] = prompt[:shared], owner, shared
         del self.free[slot]
         return prompt[shared:]
 
@@ -130,10 +130,10 @@ def _in_turns(queue: list[Generation], active: Iterable[Generation]) -> list[Gen
 
 def _is_computed_next(generation: Generation, shared: int, admitted: list[Generation]) -> bool:
     """Whether an admitted generation computes much more of the prompt than the `shared` tokens that are cached."""
-    prompt, policy = generation.prompt, generation.owner
+    prompt, owner = generation.prompt, generation.owner
     if len(prompt) < MIN_AWAITED:
         return False
-    alike = (other for other in admitted if other.owner == policy)
+    alike = (other for other in admitted if other.owner == owner)
     return any(common_prefix(other.prompt, prompt) >= shared + MIN_AWAITED for other in alike)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any
 
+from art_nb.inference.chat import TOOL_END
 from art_nb.inference.control_tokens import control_tokens
 
 OVERLAP = 4  # tokens decoded again before new ones, because some tokenizers decode the first token differently
@@ -22,8 +23,10 @@ class Vocabulary:
         self.tokenizer, self.end_tokens, self._backend = tokenizer, frozenset(end_tokens), tokenizer.backend_tokenizer
         ids = (self._backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
         self.byte_tokens = frozenset(token for token in ids if token is not None)
-        first = tokenizer.encode("a", add_special_tokens=False)[-1:]  # some tokenizers remove the space before it
-        self.token_text = lru_cache(None)(lambda token: self.text([*first, token])[len(self.text(first)) :])
+        self.tool_end = self._backend.token_to_id(TOOL_END)  # None: it has no token of its own
+        first = tokenizer.encode("a", add_special_tokens=False)[-1:]  # some tokenizers remove the space of a first token
+        start = len(self.text(first))
+        self.token_text = lru_cache(None)(lambda token: self.text([*first, token])[start:])
 
     def text(self, tokens: list[int]) -> str:
         return self._backend.decode(tokens, skip_special_tokens=False)

@@ -71,7 +71,7 @@ class ServiceRejected(Exception):
     """The service rejects all entries, for example because of a wrong key; sending stops."""
 
 
-class Monitor:
+class Monitor(contextlib.AbstractContextManager):
     """Base class of monitors; subclasses implement `send`.
 
     A thread sends entries from a queue. While the service is unavailable, an entry is retried after 1, 2, 4, ... seconds, at
@@ -131,9 +131,6 @@ class Monitor:
                 self._waiting.put(None)
             self._thread = None
         self._warn_once()
-
-    def __enter__(self) -> Monitor:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

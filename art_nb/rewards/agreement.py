@@ -27,9 +27,8 @@ class Estimate:
 def mean(values: Scores, weights: Scores | None = None, seed: int = 0) -> Estimate | None:
     """Return the (weighted) mean of one value per group; None without values.
 
-    The interval is the percentile bootstrap over groups, with DRAWS resamples. Source: Efron 1979. With fewer than about 30
-    groups it is too narrow: measured coverage is 76% of a normal mean with 3 groups, 84% with 5, 91% with 20. Shares near
-    0 or 1 need about 60: a share of 0.05 is covered in 42% with 10 groups, 77% with 30. Equal values give a width of 0.
+    The interval is the percentile bootstrap over groups, with DRAWS resamples. Source: Efron 1979. It is too narrow for
+    few groups, and for shares near 0 or 1: it knows only the values that were drawn. Equal values give a width of 0.
     """
     if not len(values):
         return None

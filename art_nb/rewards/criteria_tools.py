@@ -56,9 +56,7 @@ def user_satisfaction(trajectory: Trajectory) -> tuple[float, str]:
     return min(1.0, READABLE / len(answer)), f"the answer has {len(answer)} characters"
 
 
-CRITERIA = weighted(
-    accuracy=accuracy, efficiency=efficiency, completeness=completeness, user_satisfaction=user_satisfaction
-)
+CRITERIA = weighted(accuracy=accuracy, efficiency=efficiency, completeness=completeness, user_satisfaction=user_satisfaction)
 
 
 def _messages(trajectory: Trajectory) -> list[Mapping[str, Any]]:

@@ -78,7 +78,9 @@ def _document(
     conversations: list[list[list[dict]]], ids: list[str], tools: Tools | None, max_bytes: int
 ) -> tuple[str, int]:
     """Return (the JSON document, number of shortened conversations); a conversation is one or more lists of messages."""
-    common = _common_start([first for first, *_ in conversations])
+    places = zip(*(first for first, *_ in conversations), strict=False)
+    same = [len(conversations) > 1 and all(message == others[0] for message in others) for others in places]
+    common = [*same, False].index(False)  # length of the shared start; 0 for a single conversation
     parts = [[first[common:], *more] for first, *more in conversations]
     shared = conversations[0][0][:common]
     head: dict[str, Any] = {"tools": tools} if tools else {}
@@ -114,12 +116,6 @@ def _tools(trajectories: Sequence[Trajectory]) -> Tools | None:
     """Return the tools of all trajectories, without duplicates."""
     distinct = {_dumps(tool): tool for trajectory in trajectories for tool in trajectory.tools or []}
     return list(distinct.values()) or None
-
-
-def _common_start(lists: list[list[dict]]) -> int:
-    """Return the length of the common prefix; 0 for a single list."""
-    same = [len(lists) > 1 and all(message == others[0] for message in others) for others in zip(*lists, strict=False)]
-    return [*same, False].index(False)
 
 
 def _fair_limit(sizes: list[int], total: int) -> int:

@@ -119,7 +119,9 @@ class LLMJudge:
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
         """Return the scores from the model, or from the cache."""
-        tokens = self._max_prompt_tokens(trajectories)
+        known = self.context_tokens or (context_tokens(self.model) if self.client is None else None)
+        reserved = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * len(trajectories)
+        tokens = (known or UNKNOWN_CONTEXT) - reserved  # the rest is for the answer
 
         def make_prompt(tokens: int, usage: Usage = Usage()) -> JudgePrompt:
             try:
@@ -169,12 +171,6 @@ class LLMJudge:
     def _params(self, prompt: JudgePrompt) -> dict[str, Any]:
         params = {name: value for name, value in self.params.items() if name != "timeout"}
         return {"response_format": response_format(prompt.shown), **params}
-
-    def _max_prompt_tokens(self, trajectories: Sequence[Trajectory]) -> int:
-        """Return the context length minus the tokens reserved for the answer."""
-        known = self.context_tokens or (context_tokens(self.model) if self.client is None else None)
-        answer = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * len(trajectories)
-        return (known or UNKNOWN_CONTEXT) - answer
 
     def _cache_file(self, prompt: JudgePrompt, sample: int) -> Path | None:
         """Return the path of the cached answer, a hash of everything that the answer depends on."""

@@ -110,7 +110,8 @@ async def _judge(
         raise ValueError("extra_litellm_params is for a judge given by name: pass LLMJudge(..., params=...) instead.")
     if not trajectories:
         return Judgement([])
-    if len(trajectories) > 1 and all(_messages(t) == _messages(trajectories[0]) for t in trajectories):
+    conversations = [[history.messages() for history in trajectory.histories()] for trajectory in trajectories]
+    if len(trajectories) > 1 and all(each == conversations[0] for each in conversations):
         log.warning("all %d trajectories are identical: the group gives no training signal", len(trajectories))
     judgement = await judge_model.judge(trajectories, rubric)
     if debug:
@@ -128,10 +129,6 @@ def group_name(group: TrajectoryGroup) -> str:
         return "group " + ", ".join(f"{name}={value}" for name, value in facts.items())
     questions = [str(message["content"]) for message in first.messages() if message["role"] == "user"]
     return f"the group that begins with {questions[0][:80] if questions else ''!r}"
-
-
-def _messages(trajectory: Trajectory) -> list[Messages]:
-    return [history.messages() for history in trajectory.histories()]
 
 
 def _scored(trajectory: Trajectory, score: TrajectoryScore, share: dict[str, float]) -> Trajectory:

@@ -22,10 +22,6 @@ SILENT_AFTER = 20.0  # seconds without a finished rollout after which the bar sh
 class _Interrupted(BaseException):
     """Wraps a KeyboardInterrupt or SystemExit, which would stop the event loop without cleanup if a task raised it."""
 
-    def __init__(self, raised: BaseException) -> None:
-        super().__init__(raised)
-        self.raised = raised
-
 
 async def wrap_interrupt(awaitable: Awaitable[T]) -> T:
     """Await inside a task; re-raise an interrupt wrapped, for `unwrap_interrupt`."""
@@ -41,7 +37,7 @@ def unwrap_interrupt() -> Iterator[None]:
     try:
         yield
     except _Interrupted as wrapped:
-        raise wrapped.raised from None
+        raise wrapped.args[0] from None
 
 
 async def in_order(

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sysconfig
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import TracebackType
 
 from art_nb.rollouts.gathering import outermost
@@ -13,7 +14,7 @@ INSTALLED = (sysconfig.get_path(kind) for kind in ("stdlib", "purelib", "platlib
 LIBRARIES = ("<frozen ", *(os.path.join(folder, "") for folder in (PACKAGE, *INSTALLED)))
 
 
-class ShortTraceback:
+class ShortTraceback(AbstractContextManager):
     """A context manager that shortens the traceback of an exception that leaves its block, and those of its causes.
 
     Removes the frames of this package and asyncio, except the last. For an interrupt, which may occur anywhere
@@ -22,9 +23,6 @@ class ShortTraceback:
 
     Inside a rollout it does nothing: the outer gather call records the full traceback.
     """
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if outermost() is None:

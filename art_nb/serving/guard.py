@@ -68,7 +68,7 @@ class Guard:
             return await self.app(scope, receive, send)
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         origin, host = headers.get(b"origin"), headers.get(b"host", "")
-        is_foreign = origin is not None and not self._is_allowed(origin, host)
+        is_foreign = origin is not None and origin.partition("//")[2] != host and origin not in self.settings.origins
         scope[AUTHENTICATED] = not is_foreign and self._is_authenticated(headers)
         client = network((scope.get("client") or ("", 0))[0]), scope[AUTHENTICATED]
         try:
@@ -115,9 +115,6 @@ class Guard:
         self._buckets[client] = (max(left - 1, 0.0), now)
         if left < 1:
             raise StatusError(429, f"more than {rate:g} requests per second from this address: send fewer", **RETRY)
-
-    def _is_allowed(self, origin: str, host: str) -> bool:
-        return origin.partition("//")[2] == host or origin in self.settings.origins
 
     def _is_authenticated(self, headers: dict[bytes, str]) -> bool:
         scheme, _, token = headers.get(b"authorization", "").partition(" ")

@@ -128,8 +128,7 @@ def read_step_data(request: TrainRequest | TrainSFTRequest, vocabulary: int, con
 
     Raises: ValueError if they have the wrong form, or invalid tokens (the message then names the trajectory).
     """
-    on_groups = isinstance(request, TrainRequest)
-    given = request.groups if isinstance(request, TrainRequest) else request.trajectories
+    on_groups, given = (True, request.groups) if isinstance(request, TrainRequest) else (False, request.trajectories)
     kind: type[BaseModel] = TrajectoryGroup if on_groups else Trajectory
     try:
         data: list[Any] = [kind.model_validate(each) for each in given]

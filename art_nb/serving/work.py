@@ -145,10 +145,6 @@ class WorkQueue:
 
     def workers(self) -> dict[str, int]:
         """Return the number of leased episodes of each worker that has some."""
+        query = "SELECT worker, COUNT(*) FROM episodes WHERE result IS NULL AND deadline >= ? GROUP BY worker"
         with self._transaction() as connection:
-            return dict(
-                connection.execute(
-                    "SELECT worker, COUNT(*) FROM episodes WHERE result IS NULL AND deadline >= ? GROUP BY worker",
-                    (self._clock(),),
-                )
-            )
+            return dict(connection.execute(query, (self._clock(),)))

@@ -77,7 +77,11 @@ class RunLog:
         """Return the builder of a cost context ("train" by default); its sums continue those in history.jsonl."""
         builder = self._totals.builder
         if not self._totals.loaded:
-            builder.load_state_dict(self._logged_sums(), keep_pending=True)
+            rows = self.rows()
+            logged = ((name, value) for row in rows for name, value in row.items() if "/cum/" in name and name != UNIQUE)
+            sums = {name: value for name, value in logged if isinstance(value, int | float)}
+            scenarios = [each for row in rows for each in row.get(SCENARIOS, ())]
+            builder.load_state_dict({"cum_state": sums, "unique_scenario_ids": scenarios}, keep_pending=True)
             self._totals.loaded = True
         return builder if cost_context is None else builder.for_cost_context(cost_context)
 
@@ -157,13 +161,6 @@ class RunLog:
         table = pandas.DataFrame(found, columns=None if found else ["step", "split", "time"])
         first = ["step", "split", "time"]
         return table[first + [name for name in table.columns if name not in first]]
-
-    def _logged_sums(self) -> dict[str, Any]:
-        """Return the sums over the run in history.jsonl, for `MetricsBuilder.load_state_dict`."""
-        rows = self.rows()
-        logged = ((name, value) for row in rows for name, value in row.items() if "/cum/" in name and name != UNIQUE)
-        sums = {name: value for name, value in logged if isinstance(value, int | float)}
-        return {"cum_state": sums, "unique_scenario_ids": [each for row in rows for each in row.get(SCENARIOS, ())]}
 
     def best_step(self, metric: str, among: Container[int] | None = None) -> int | None:
         """Return the step (of `among`) with the highest mean of "split/name", the latest if tied; None if there is none."""

@@ -37,15 +37,16 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     Metrics that are added up rather than averaged, such as costs, are left out (see `art_nb.metrics`).
     """
     trajectories = [trajectory for group in groups for trajectory in group]
-    rewards = [as_float(trajectory.reward) for trajectory in trajectories]
-    deviations = [_deviation([as_float(t.reward) for t in group]) for group in groups if len(group) > 1]
+    by_group = [[as_float(trajectory.reward) for trajectory in group] for group in groups]
+    rewards = [reward for group in by_group for reward in group]
+    deviations = [statistics.stdev(r) if all(map(math.isfinite, r)) else math.nan for r in by_group if len(r) > 1]
     row: dict[str, Any] = {
         **_means(trajectory.metrics for trajectory in trajectories),
         **{f"group_{name}": mean for name, mean in _means(group.metrics for group in groups).items()},
         "groups": len(groups),
         "trajectories": len(trajectories),
         "exceptions": sum(len(group.exceptions) for group in groups),
-        "group_rewards": [[as_float(t.reward) for t in group] for group in groups],
+        "group_rewards": by_group,
     }
     if durations := [took for t in trajectories if (took := rollout_seconds(t)) is not None]:
         row["duration"] = sum(durations) / len(durations)
@@ -54,10 +55,6 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     if deviations:
         row["reward_std"] = sum(deviations) / len(deviations)
     return row
-
-
-def _deviation(rewards: list[float]) -> float:
-    return statistics.stdev(rewards) if all(map(math.isfinite, rewards)) else math.nan
 
 
 def _means(metrics: Iterable[dict[str, float]]) -> dict[str, float]:

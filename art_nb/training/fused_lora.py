@@ -41,8 +41,7 @@ def _is_plain_lora(module: torch.nn.Module) -> bool:
     """Whether it is a linear layer with active adapters that add their product to its output and do nothing else."""
     if type(module) is not LoraLinear or type(module.base_layer) is not torch.nn.Linear or module.disable_adapters:
         return False
-    dropout = any(isinstance(module.lora_dropout[name], torch.nn.Dropout) for name in module.active_adapters)
-    return not dropout
+    return not any(isinstance(module.lora_dropout[name], torch.nn.Dropout) for name in module.active_adapters)
 
 
 def _should_fold(layer: LoraLinear) -> bool:

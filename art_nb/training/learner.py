@@ -55,11 +55,14 @@ class Learner(SequenceTrainer, GRPOTrainer):
     ):  # fmt: skip
         from datasets import Dataset
 
+        # `micro_batches` decides how a batch is split; these values only have to pass TRL's checks.
+        fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
+        given = check_options(grpo or {}, GRPOConfig, {*fixed, *WITHOUT_EFFECT}, stacklevel=6)
         super().__init__(
             policy,
             tokens_per_micro_batch,
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
-            args=GRPOConfig(**_grpo_settings(policy, grpo or {}, output_dir)),
+            args=GRPOConfig(**trl_settings(policy, output_dir) | {"temperature": 1.0} | given | fixed),
             train_dataset=Dataset.from_dict({"prompt": [""]}),
         )
         if self.loss_type == "vespo":
@@ -174,11 +177,3 @@ class Learner(SequenceTrainer, GRPOTrainer):
         extremes = [known.min().item(), -known.max().item()] if len(known) else [math.inf, math.inf]
         low, high = self.process_group.minimum(extremes)
         return {"ratio_min": low, "ratio_max": -high} if low < math.inf else {}
-
-
-def _grpo_settings(policy: Policy, grpo: dict, output_dir: str) -> dict:
-    """Return the fields of GRPOConfig: the given ones, over defaults that suit gathered trajectories."""
-    # `micro_batches` decides how a batch is split; these values only have to pass TRL's checks.
-    fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
-    given = check_options(grpo, GRPOConfig, {*fixed, *WITHOUT_EFFECT}, stacklevel=7)
-    return trl_settings(policy, output_dir) | {"temperature": 1.0} | given | fixed

@@ -46,12 +46,14 @@ class Policy:
     """A trainable model with its tokenizer.
 
     model: peft.PeftModel with one adapter, "default". engine: "unsloth" or "transformers". parameters: of the base model.
+    gradient_scaler: of all its learners in float16, so that a new one need not search for its scale again; None before them.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     engine: str
     parameters: int
+    gradient_scaler: Any = None
 
     @property
     def device(self) -> torch.device:

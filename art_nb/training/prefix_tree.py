@@ -31,16 +31,11 @@ def tree_attention(module, query, key, value, attention_mask, prefix_tree=None, 
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window, scaling = options.get("sliding_window"), options["scaling"]
-    if _uses_flex_attention(query):
+    if not _on_cpu(query) and query.dtype != torch.float32:  # small models, in float32, would mostly compile
         options = {"scaling": scaling, "kernel_options": {"BACKEND": "TRITON"}}  # not the one for decoding, which fails here
         return flex_attention_forward(module, query, key, value, prefix_tree.block_mask(window), **options)
     last = module.layer_idx == module.config.num_hidden_layers - 1
     return prefix_tree.attend(query, key, value, scaling, window, last), None
-
-
-def _uses_flex_attention(query: torch.Tensor) -> bool:
-    """Whether FlexAttention computes the tree. Small models, in float32, would spend more time compiling than training."""
-    return not _on_cpu(query) and query.dtype != torch.float32
 
 
 def _on_cpu(query: torch.Tensor) -> bool:

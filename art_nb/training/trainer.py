@@ -64,8 +64,8 @@ class SequenceTrainer:
         for parameter in policy.model.parameters():
             if parameter.requires_grad:  # TRL makes those of 4-bit models bfloat16, which rounds most updates away
                 parameter.data = parameter.data.float()
-        if self.args.fp16:  # the learners of a policy share a gradient scaler: a new one would search for its scale again
-            self.accelerator.scaler = vars(policy).setdefault("gradient_scaler", self.accelerator.scaler)
+        if self.args.fp16:
+            self.accelerator.scaler = policy.gradient_scaler = policy.gradient_scaler or self.accelerator.scaler
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.aux_loss_enabled = False  # it balances an MoE router, which no adapter changes

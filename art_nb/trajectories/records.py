@@ -30,10 +30,9 @@ def as_float(value: float) -> float:
 def json_number(value: float | int | bool) -> float | int | str:
     """Return `value` as a JSON number, or as a string if it is not a finite float; a bool as 0 or 1."""
     number = as_float(value)
-    if isinstance(value, int) and math.isfinite(number):
-        return int(value)
-    value = number
-    return value if math.isfinite(value) else json.dumps(value)
+    if not math.isfinite(number):
+        return json.dumps(number)
+    return int(value) if isinstance(value, int) else number
 
 
 def encode(trajectory: Any, *, advantage: float | None, **place: Any) -> dict[str, Any]:

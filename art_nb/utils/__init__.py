@@ -9,7 +9,4 @@ from art_nb.utils.iterate_dataset import DatasetBatch, iterate_dataset
 from art_nb.utils.limit_concurrency import limit_concurrency
 from art_nb.utils.retry import retry
 
-__all__ = [
-    "DatasetBatch", "format_message", "get_model_step", "iterate_dataset", "limit_concurrency",
-    "retry",
-]  # fmt: skip
+__all__ = ["DatasetBatch", "format_message", "get_model_step", "iterate_dataset", "limit_concurrency", "retry"]

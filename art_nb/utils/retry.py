@@ -44,7 +44,6 @@ def retry(
         report = on_retry or warn
         target: Callable[P, Any] = function  # R is an awaitable if `function` is async
 
-        @functools.wraps(function)
         async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
             for attempt, seconds in delays:
                 try:
@@ -54,7 +53,6 @@ def retry(
                 await asyncio.sleep(seconds)
             return await target(*args, **kwargs)
 
-        @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             for attempt, seconds in delays:
                 try:
@@ -64,7 +62,7 @@ def retry(
                 time.sleep(seconds)
             return function(*args, **kwargs)
 
-        retried: Callable[P, Any] = call_async if inspect.iscoroutinefunction(function) else call
-        return retried
+        retried: Any = call_async if inspect.iscoroutinefunction(function) else call
+        return functools.wraps(function)(retried)
 
     return decorate

@@ -148,13 +148,8 @@ def _body(record: dict, boards: Callable[[str], Board | None] | None, pane: dict
 
 def _turn(turn: dict, boards: Callable[[str], Board | None] | None) -> dict:
     body = {"role": turn["role"], "content": turn.get("content") or "", "trainable": bool(turn.get("trainable"))}
-    if turn.get("tool_calls"):
-        body["tool_calls"] = turn["tool_calls"]
-    if turn.get("tokens"):
-        body["tokens"] = turn["tokens"]
-    for key in ("logprobs", "advantages"):
-        if turn.get(key):
-            body[key] = [_short(x) for x in turn[key]]
+    body |= {key: turn[key] for key in ("tool_calls", "tokens") if turn.get(key)}
+    body |= {key: [_short(x) for x in turn[key]] for key in ("logprobs", "advantages") if turn.get(key)}
     if turn.get("reward") is not None:
         body["reward"] = _short(turn["reward"])
     board = boards(body["content"]) if boards and turn["role"] != "assistant" else None

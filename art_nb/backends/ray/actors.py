@@ -47,25 +47,19 @@ class SamplerActor:
     def __init__(self, spec: ActorSpec, patience: float):
         self.spec, self.sessions, self.gather_resets = spec, LockstepSessions(patience), GatherResetDetector()
         self._in_order = asyncio.Lock()
-        self._loaded = False
 
     async def ready(self) -> int:
         """Load the model; return the id of this process. Raises: as `load_policy`."""
-        self._load()
+        if not hasattr(self, "policies"):
+            from art_nb.backends.ray.remote_policy_store import RemotePolicyStore
+            from art_nb.inference.sampler import Sampler
+
+            backend, model = LocalBackend(**self.spec.backend), self.spec.make_model()
+            policy, base = backend.load_policy(model)
+            self.sampler = Sampler(policy.base, policy.tokenizer, slots=backend.slots)
+            self.sessions.attach(self.sampler.decoder)
+            self.policies = RemotePolicyStore(policy, model.name, model.base_model, backend.seed, base)
         return os.getpid()
-
-    def _load(self) -> None:
-        if self._loaded:
-            return
-        from art_nb.backends.ray.remote_policy_store import RemotePolicyStore
-        from art_nb.inference.sampler import Sampler
-
-        backend, model = LocalBackend(**self.spec.backend), self.spec.make_model()
-        policy, base = backend.load_policy(model)
-        self.sampler = Sampler(policy.base, policy.tokenizer, slots=backend.slots)
-        self.sessions.attach(self.sampler.decoder)
-        self.policies = RemotePolicyStore(policy, model.name, model.base_model, backend.seed, base)
-        self._loaded = True
 
     async def exchange(self, key: str, fields: dict[str, Any], adapters: dict[str, Any]) -> list[dict]:
         """See `LockstepSession.exchange`. adapters: references to those of the requested policies, by name.
@@ -73,7 +67,7 @@ class SamplerActor:
         Raises: StatusError; 410 when this actor was restarted and does not know the session.
         """
         async with self._in_order:  # a later exchange must not overtake one that waits for an adapter
-            self._load()
+            await self.ready()
             for name, adapter in adapters.items():
                 if not self.policies.has(name, adapter.hex()):
                     self._add(name, adapter.hex(), await adapter)

@@ -107,10 +107,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         self._sampler_options = {"num_cpus": 1, **(sampler_options or {})}
         self._learner_options = {"num_cpus": 1, **(learner_options or {})}
         self._worker_options = {"num_cpus": 1, **(worker_options or {})}
-        self._connect()
-
-    def _connect(self) -> None:
-        address = self.address or os.environ.get("RAY_ADDRESS") or "local"
+        address = address or os.environ.get("RAY_ADDRESS") or "local"
         self.progress("starting Ray" if address == "local" else f"connecting to Ray at {address}")
         try:
             # Enough CPUs for all actors of a model to start, however few cores there are to share.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -147,13 +147,11 @@ class SamplerPool:
         occurrence = self._count(name, conversation, parameters)
         request = {**parameters, "messages": conversation, "model": name, "occurrence": occurrence}
         with self.counted():
-            while True:
+            answer: ChatCompletion | None = None
+            while answer is None:
                 sampler = await self.choose(conversation)
-                try:
+                with suppress(SamplerLost):
                     answer = await sampler.create(**request)
-                    break
-                except SamplerLost:
-                    continue
         for choice in answer.choices:
             self.tokens_sampled += len(getattr(choice, "token_ids", None) or ())
             message = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)

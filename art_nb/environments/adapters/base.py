@@ -34,6 +34,12 @@ async def call_and_await(function: Callable[..., Any], *args: Any, **kwargs: Any
     return await result if inspect.isawaitable(result) else result
 
 
+def listed_tools(kind: type, tools: dict[str, dict]) -> list[Any]:
+    """Return OpenAI schemas (see `environment_tools`) as tools of MCP. kind: the class of such a tool."""
+    about = [tool["function"] for tool in tools.values()]
+    return [kind(name=f["name"], description=f["description"], input_schema=f["parameters"]) for f in about]
+
+
 def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call") -> type:
     """Return a subclass of `base` with a method for each tool, which TRL lists and `rollout_environment` calls.
 

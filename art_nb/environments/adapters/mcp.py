@@ -57,14 +57,11 @@ class Connector:
         cursor = None
         while True:
             page = portal.call(partial(client.list_tools, cursor=cursor))
-            tools |= {tool.name: _schema(tool) for tool in page.tools}
+            for tool in page.tools:
+                about = {"name": tool.name, "description": tool.description or tool.name, "parameters": tool.input_schema}
+                tools[tool.name] = {"type": "function", "function": about}
             if not (cursor := page.next_cursor):
                 return portal, client, tools
-
-
-def _schema(tool: Any) -> dict:
-    about = {"name": tool.name, "description": tool.description or tool.name, "parameters": tool.input_schema}
-    return {"type": "function", "function": about}
 
 
 class McpEnvironment(AbstractContextManager):

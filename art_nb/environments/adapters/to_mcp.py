@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from art_nb.environments.adapters.base import call_and_await, import_extra
+from art_nb.environments.adapters.base import call_and_await, import_extra, listed_tools
 from art_nb.environments.contract import environment_tools, observation_text
 from art_nb.environments.tools import parse_arguments
 
@@ -21,12 +21,7 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
     tools = environment_tools(environment)
 
     async def list_tools(context: Any, params: Any) -> Any:
-        functions = [tool["function"] for tool in tools.values()]
-        listed = [
-            types.Tool(name=each["name"], description=each["description"], input_schema=each["parameters"])
-            for each in functions
-        ]
-        return types.ListToolsResult(tools=listed)
+        return types.ListToolsResult(tools=listed_tools(types.Tool, tools))
 
     async def call_tool(context: Any, params: Any) -> Any:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from art_nb.environments.adapters.base import import_extra
+from art_nb.environments.adapters.base import import_extra, listed_tools
 from art_nb.environments.contract import environment_tools
 from art_nb.environments.tools import parse_arguments
 
@@ -41,7 +41,7 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
 
         def step(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
             if isinstance(action, types.ListToolsAction):
-                return types.ListToolsObservation(tools=[_listed(tool["function"]) for tool in self._tools.values()])
+                return types.ListToolsObservation(tools=listed_tools(types.Tool, self._tools))
             self._steps += 1
             try:
                 arguments = parse_arguments(self._tools.values(), action.tool_name, action.arguments)
@@ -66,8 +66,5 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
         def _progress(self) -> float:
             progress = getattr(self._environment, "progress", None)
             return float(self._environment.get_reward() if progress is None else progress)
-
-    def _listed(tool: dict) -> Any:
-        return types.Tool(name=tool["name"], description=tool["description"], input_schema=tool["parameters"])
 
     return server.create_app(Session, types.CallToolAction, types.CallToolObservation, max_concurrent_envs=sessions)

@@ -27,7 +27,11 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     generic = import_extra("verifiers.v1.utils.generic", "verifiers")
     configured = (generic.concrete_type(kind, vf.TasksetConfig) or vf.TasksetConfig)(id=taskset, **config)
     loaded, task_type = kind(configured), kind.task_type()
-    _refuse_what_needs_a_runtime(vf, task_type)
+    for hook in ("setup", "finalize", "stage_verifier"):
+        if getattr(task_type, hook) is not getattr(vf.Task, hook):
+            raise ValueError(f"{task_type.__name__} has `{hook}`, which needs a verifiers runtime: run it with verifiers")
+    if task_type.NEEDS_CONTAINER:
+        raise ValueError(f"{task_type.__name__} needs a container: run it with verifiers")
 
     def toolsets() -> list[Any]:
         return [*kind.toolsets(configured), *task_type.toolsets(configured.task)]
@@ -36,26 +40,11 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
         raise ValueError(f"the tools of {taskset} share state with the task, which needs verifiers' own server")
     made = _connections(toolsets())
     with ExitStack() as stack:
-        tools = [_prefixed(tool, prefix) for prefix, connect in made for tool in connect(stack)[2].values()]
+        named = [(prefix + name, tool) for prefix, connect in made for name, tool in connect(stack)[2].items()]
+    tools = [{"type": "function", "function": tool["function"] | {"name": name}} for name, tool in named]
     environment = with_tools(VerifiersEnvironment, "VerifiersEnvironment", tools)
     environment._setup = (vf, loaded, toolsets)  # type: ignore[attr-defined]
     return environment
-
-
-def _refuse_what_needs_a_runtime(vf: Any, task: Any) -> None:
-    for hook in ("setup", "finalize", "stage_verifier"):
-        if getattr(task, hook) is not getattr(vf.Task, hook):
-            raise ValueError(f"{task.__name__} has `{hook}`, which needs a verifiers runtime: run it with verifiers")
-    if task.NEEDS_CONTAINER:
-        raise ValueError(f"{task.__name__} needs a container: run it with verifiers")
-
-
-def _prefix(toolset: Any) -> str:
-    return f"{toolset.server_name}_" if toolset.server_name else ""
-
-
-def _prefixed(tool: dict, prefix: str) -> dict:
-    return {"type": "function", "function": tool["function"] | {"name": prefix + tool["function"]["name"]}}
 
 
 def _connections(toolsets: list[Any]) -> list[tuple[str, Connector]]:
@@ -64,7 +53,7 @@ def _connections(toolsets: list[Any]) -> list[tuple[str, Connector]]:
         toolset.register(made)
         return made
 
-    return [(_prefix(each), Connector(partial(server, each), {})) for each in toolsets]
+    return [(f"{each.server_name}_" if each.server_name else "", Connector(partial(server, each), {})) for each in toolsets]
 
 
 class VerifiersEnvironment(AbstractContextManager):
