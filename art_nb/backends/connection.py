@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 from weakref import WeakKeyDictionary
 
 import httpx
+from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 READ_TIMEOUT = 60.0  # seconds without a byte; the server sends one more often than that
 RETRIED = {425, 429, 502, 503, 504}  # status codes
@@ -57,8 +59,9 @@ class Connection:
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:  # .port checks its range
             raise ValueError(f"url is {url!r}: expected something like http://127.0.0.1:8000")
-        if not api_key.isascii():
-            raise ValueError("the token has characters that an HTTP header cannot hold: expected ASCII")
+        api_key = api_key.strip()  # of a file, for example, which ends with a new line
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise ValueError("the token has characters that an HTTP header cannot hold: expected printable ASCII")
         self.url, self.api_key, self.patience = url.rstrip("/").removesuffix("/v1"), api_key, patience
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
@@ -155,8 +158,10 @@ _JSON = {"content-type": "application/json"}
 
 
 def encoded(body: Any) -> bytes:
-    """Return `body` as JSON; objects of the openai package as their fields."""
-    return json.dumps(body, default=lambda value: value.model_dump(exclude_none=True)).encode()
+    """Return `body` as JSON; models and dataclasses as their fields. Raises: ValueError, TypeError for other objects."""
+    return json.dumps(
+        body, default=lambda x: x.model_dump(exclude_none=True) if isinstance(x, BaseModel) else to_jsonable_python(x)
+    ).encode()
 
 
 def digest(body: Any) -> str:
@@ -168,7 +173,7 @@ def _check(response: httpx.Response, accepted: int = 200) -> None:
     if response.is_success or response.status_code == accepted:
         return
     if response.status_code in RETRIED:
-        raise httpx.RemoteProtocolError(f"status {response.status_code}")  # retried like a lost connection
+        raise httpx.RemoteProtocolError(f"status {response.status_code} {response.text:.300}")  # retried
     try:
         body = response.json()
     except ValueError:

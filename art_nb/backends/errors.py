@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import openai
@@ -40,3 +41,10 @@ def error_body(error: Exception) -> dict[str, Any]:
     else:
         message, kind = getattr(error, "message", None) or str(error), ERROR_TYPES.get(status, "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
+
+
+def logged_error(error: Exception, failed: str) -> dict[str, Any]:
+    """Return `error_body`; log an unexpected exception with its traceback. failed: what failed."""
+    if status_of(error) >= 500:
+        logging.getLogger("art_nb.serving").error("%s failed", failed, exc_info=error)
+    return error_body(error)

@@ -15,7 +15,6 @@ arrived. One that arrives before its predecessor is rejected with status 425 (to
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 import time
 from collections import Counter
@@ -33,14 +32,13 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, Field
 
 from art_nb.backends.connection import Gone, digest
-from art_nb.backends.errors import StatusError, error_body, status_of
+from art_nb.backends.errors import StatusError, logged_error, status_of
 from art_nb.inference.chat import IGNORED, URL, RequestError
 from art_nb.rollouts.gathering import Gathering, cancel, drain_event_loop, outermost
 
 if TYPE_CHECKING:
     from art_nb.inference.decoder import Decoder
 
-log = logging.getLogger("art_nb.serving")
 SESSION_TIMEOUT = 300.0  # seconds without an exchange after which a session is closed
 MAX_SESSIONS = 256
 ROUNDS_PER_FORWARD = 2  # rounds of the event loop in which the answers of one forward arrive
@@ -260,9 +258,7 @@ class LockstepSession:
     def _mirror(self, gatherings: dict[str, bool]) -> None:
         """Keep a counterpart of each of the client's gatherings: the backend forgets earlier prompts when one starts."""
         for name, in_flight in gatherings.items():
-            if name not in self.gatherings:
-                self.gatherings[name] = Gathering()
-            self.gatherings[name].in_flight = int(in_flight)
+            self.gatherings.setdefault(name, Gathering()).in_flight = int(in_flight)
         for name in self.gatherings.keys() - gatherings.keys():
             self.gatherings.pop(name).in_flight = 0
 
@@ -272,9 +268,7 @@ class LockstepSession:
             completion = await self.answer(**{**request.request, **own})
             answer = {"id": request.id, "completion": completion.model_dump()}
         except Exception as error:
-            answer = {"id": request.id, "status": status_of(error), **error_body(error)}
-            if answer["status"] >= 500:
-                log.error("a request failed", exc_info=error)
+            answer = {"id": request.id, "status": status_of(error), **logged_error(error, "a request")}
         self.ready.append(answer)
         for _ in range(ROUNDS_PER_FORWARD):
             await asyncio.sleep(0)

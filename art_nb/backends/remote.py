@@ -101,11 +101,11 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
     ) -> tuple[str | None, str | None]:
         """Load the model on the server. Returns base url and api key for any OpenAI client."""
         self.models[model.project, model.name] = await self.load(model)
-        return f"{self.connection.url}/v1", self.connection.api_key
+        return openai_url(self.connection, model.project), self.connection.api_key
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
         """Return an OpenAI client that samples on the server from the latest policy, any kept one, or the base model."""
-        return remote_client(lambda **request: self.lockstep_client(model).create(**request), self.connection)
+        return remote_client(lambda **request: self.lockstep_client(model).create(**request), self.connection, model.project)
 
     def lockstep_client(self, model: TrainableModel) -> LockstepClient:
         """Return the running event loop's client for lockstep sampling."""
@@ -190,7 +190,8 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         """Have workers (`art-nb worker`) run `group_size` episodes of each scenario with the latest policy.
 
         Returns one group per scenario; exceptions of rollouts are in its `exceptions`. The server stores the batch: if
-        the call is repeated, after a kill for example, it reuses the episodes that have already run.
+        the call is repeated, after a kill for example, it reuses the episodes that have already run. A batch of a later
+        step replaces this one, and this call then raises ValueError.
 
         Args:
             scenarios: JSON-serialisable arguments of the workers' rollout.
@@ -206,7 +207,8 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
             self.progress(f"workers: {counts['done']} episodes done, {counts['leased']} running, {counts['open']} open")
             await asyncio.sleep(every)
             counts = await self.connection.ask("GET", f"/api/work/{batch}")
-        results = await self.connection.ask("GET", f"/api/work/{batch}/results")
+        if not (results := await self.connection.ask("GET", f"/api/work/{batch}/results")):
+            raise ValueError(f"the batch of step {step} is gone: a later step's has replaced it; gather one batch at a time")
         return [_group(results[i : i + group_size]) for i in range(0, len(results), group_size)]
 
     async def download_checkpoint(self, model: TrainableModel, step: int | None = None) -> Path:
@@ -268,9 +270,14 @@ def lockstep_client(connection: Connection, path: str) -> LockstepClient:
     return LockstepClient(send)
 
 
-def remote_client(answer: Callable[..., Awaitable[ChatCompletion]], connection: Connection) -> AsyncOpenAI:
+def openai_url(connection: Connection, project: str) -> str:
+    """Return the base URL for OpenAI clients of one project: other projects may have models of the same names."""
+    return f"{connection.url}/projects/{quote(project, safe='')}/v1"
+
+
+def remote_client(answer: Callable[..., Awaitable[ChatCompletion]], connection: Connection, project: str) -> AsyncOpenAI:
     """Return a client of the server. `answer` answers the requests without streaming, extra headers or a timeout."""
-    client = http_client(f"{connection.url}/v1", connection.api_key)
+    client = http_client(openai_url(connection, project), connection.api_key)
     over_http = client.chat.completions.create
 
     async def create(**request: Any) -> Any:

@@ -40,7 +40,8 @@ def environment_tools(environment: Any) -> dict[str, dict]:
 
 def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
     members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
-    return {each.__name__: each for name, each in members if name not in NO_TOOLS and not name.startswith("_")}
+    methods = [getattr(environment, name) for name, _ in members if name not in NO_TOOLS and not name.startswith("_")]
+    return {method.__name__: method for method in methods}
 
 
 def observation_text(source: str, result: Any) -> str:
@@ -110,7 +111,7 @@ class _Episode:
         """Call a tool. As in TRL, the message of a malformed call or of the tool's exception is the observation."""
         try:
             given = parse_arguments(self.schemas.values(), name, arguments)
-            result = await self.calls.call(f"tool {name} of {self.name}", self.methods[name], self.environment, **given)
+            result = await self.calls.call(f"tool {name} of {self.name}", self.methods[name], **given)
         except BrokenEnvironment:
             raise
         except Exception as error:
@@ -129,13 +130,12 @@ class _Episode:
         if not hasattr(self.environment, "__exit__"):
             return
         leave = partial(self.environment.__exit__, None, None, None)
-        await self.calls.wait(GRACE)
-        if self.calls.hangs:
-            self.calls.call_later(leave)
-        else:
+        if await self.calls.returned(GRACE):
             await self._contract(f"{self.name}.__exit__", leave)
+        else:
+            self.calls.call_later(leave)
 
-    async def _contract(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def _contract(self, what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         try:
             return await self.calls.call(what, function, *args, **kwargs)
         except BrokenEnvironment:
@@ -198,13 +198,11 @@ async def rollout_environment(
         trajectory.reward = await episode.reward()
         trajectory.metrics |= {**await episode.read("metrics", {}), "tool_failures": episode.failures}
         trajectory.logs = episode.logs
-        if turn_rewards:
-            trajectory.turn_rewards = rewards
+        trajectory.turn_rewards = rewards or None
         return trajectory
     finally:
         try:
-            if episode.environment is not None:
-                await episode.close()
+            await episode.close()
         finally:
             calls.close()
 
@@ -215,6 +213,9 @@ async def _play(
     """Alternate between model and environment. Returns the turn rewards, if requested."""
     request = {name: value for name, value in request.items() if name != "tools" or value}
     plain = await episode.read("plain_tool")
+    taken = list(episode.schemas[plain]["function"]["parameters"]["properties"]) if plain in episode.schemas else []
+    if plain and len(taken) != 1:
+        raise BrokenEnvironment(f"{episode.name}.plain_tool is {plain!r}: expected the name of a tool with one parameter.")
     rewards, before, answers = [], await episode.progress() if turn_rewards else 0.0, trajectory.messages_and_choices
     for _ in range(max_turns):
         completion = await client.chat.completions.create(messages=trajectory.messages(), **request)
@@ -224,8 +225,7 @@ async def _play(
             observation = await episode.call(call.function.name, call.function.arguments)
             answers.append({"role": "tool", "tool_call_id": call.id, "content": observation})
         if has_text := plain and not choice.message.tool_calls:
-            (parameter,) = episode.schemas[plain]["function"]["parameters"]["properties"]
-            answers.append({"role": "user", "content": await episode.call(plain, {parameter: choice.message.content or ""})})
+            answers.append({"role": "user", "content": await episode.call(plain, {taken[0]: choice.message.content or ""})})
         if turn_rewards:
             rewards.append(await episode.progress() - before)
             before += rewards[-1]

@@ -32,21 +32,17 @@ class IsolatedCalls:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._last: Future | None = None
 
-    @property
-    def hangs(self) -> bool:
-        """Whether the last call, if not async, still runs: it exceeded the limit, or the rollout was cancelled."""
-        return self._last is not None and not self._last.done()
-
-    async def wait(self, seconds: float) -> None:
-        """Wait for the running call, for this long at most."""
-        if self._last is not None and self.hangs:
+    async def returned(self, seconds: float) -> bool:
+        """Wait at most this long for a call that exceeded its limit or was cancelled. Returns False if it still runs."""
+        if self._last is not None and not self._last.done():
             await asyncio.wait([asyncio.wrap_future(self._last)], timeout=seconds)
+        return self._last is None or self._last.done()
 
     def call_later(self, function: Callable[[], Any]) -> None:
         """Call a function once the running call has returned, without waiting for it."""
         self._queue().put((Future(), function))
 
-    async def call(self, what: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    async def call(self, what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Return `function(*args, **kwargs)`. what: its name in messages.
 
         Raises: BrokenEnvironment after the time limit; with a limit, also in place of SystemExit and similar, which are not
@@ -91,8 +87,9 @@ class IsolatedCalls:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            threading.Thread(target=_run, args=(self._loop,), name="art_nb: environment loop", daemon=True).start()
+            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            self._loop = runner.get_loop()
+            threading.Thread(target=_run, args=(runner,), name="art_nb: environment loop", daemon=True).start()
         return self._loop
 
 
@@ -107,14 +104,9 @@ async def _awaited(what: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise _would_end_the_program(what, error) from error
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        task.cancel()
-    if tasks:
-        loop.run_until_complete(asyncio.wait(tasks))
-    loop.close()
+def _run(runner: asyncio.Runner) -> None:
+    with runner:  # at the end cancels what still runs
+        runner.get_loop().run_forever()
 
 
 def _work(waiting: queue.SimpleQueue) -> None:

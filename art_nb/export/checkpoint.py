@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")  # PEFT's; 
 
 # Columns of history.jsonl that do not measure how good a model is: costs, timing, and statistics of training.
 _NOT_A_RESULT = ("data/", "time/", "costs/", "throughput/", "group_rewards")
-_NOT_A_SCORE = {"step", "split", "time", "groups", "trajectories", "exceptions", "reward_min", "reward_max", "reward_std"}
+_NOT_A_SCORE = {"step", "split", "time", "groups", "exceptions", "reward_min", "reward_max", "reward_std"}
 
 
 def is_hub_name(model: str) -> bool:
     """Return whether `model` is OWNER/NAME on the Hugging Face hub, not a folder here."""
-    return model.count("/") == 1 and not Path(model).exists()
+    return bool(re.fullmatch(r"\w[\w.-]*/[\w.-]+", model)) and not Path(model).exists()
 
 
 def adapter_files(folder: str | os.PathLike) -> list[Path]:
@@ -74,8 +75,7 @@ class Checkpoint:
                     for name, value in row.items()
                     if isinstance(value, int | float) and name not in _NOT_A_SCORE and not name.startswith(_NOT_A_RESULT)
                 }
-                earlier = found.get(row["split"], {"trajectories": 0})
-                found[row["split"]] = earlier | scores | {"trajectories": row.get("trajectories", earlier["trajectories"])}
+                found[row["split"]] = found.get(row["split"], {"trajectories": 0}) | scores
         return found
 
     def conversations(self, most: int) -> list[list[dict[str, Any]]]:
@@ -102,11 +102,9 @@ def find_checkpoint(name: str, path: str | Path = ".art") -> Checkpoint:
     Raises: FileNotFoundError when none or several match; the message lists what exists.
     """
     model, _, step = name.partition("@")
-    project, _, model_name = model.rpartition("/")
-    valid = _is_plain(project) and _is_plain(model_name)
-    folders = sorted(Path(path).glob(f"{project or '*'}/models/{model_name}")) if valid else []
+    known = {f"{folder.parents[1].name}/{folder.name}": folder for folder in sorted(Path(path).glob("*/models/*"))}
+    folders = [folder for full_name, folder in known.items() if model in (full_name, folder.name)]
     if len(folders) != 1:
-        known = sorted(f"{each.parents[1].name}/{each.name}" for each in Path(path).glob("*/models/*"))
         which = "no model" if not folders else f"{len(folders)} models"
         expected = f"expected one of {', '.join(known)}" if known else f"there is no model ({Path(path).absolute()})"
         raise FileNotFoundError(f"{which} {model!r} in {path}: {expected}. Give PROJECT/NAME, or another --path.")
@@ -116,7 +114,3 @@ def find_checkpoint(name: str, path: str | Path = ".art") -> Checkpoint:
         raise FileNotFoundError(f"{model} has no checkpoint of step {step or 'latest'!r}: expected one of the steps {steps}")
     folder = checkpoints.step_folder(folders[0] / "checkpoints", wanted)
     return Checkpoint(folder, folders[0], folders[0].parents[1].name, folders[0].name, wanted)
-
-
-def _is_plain(name: str) -> bool:
-    return not set(name) & set("*?[]\\/") and name not in (".", "..")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from art_nb.export.checkpoint import find_checkpoint
 from art_nb.export.formats import FORMS, export_checkpoint
-from art_nb.export.hub import push_to_hub
+from art_nb.export.hub import push_to_hub, upload_key
 
 
 def export(options: Sequence[str]) -> int:
@@ -31,6 +31,8 @@ def export(options: Sequence[str]) -> int:
             other = "Together and W&B: art_nb.utils.deployment.deploy_model"
             raise ValueError(f"--push {arguments.push}: expected hub:OWNER/NAME; {other}")
         checkpoint = find_checkpoint(arguments.model, arguments.path)
+        if repository:  # an export takes minutes
+            upload_key((arguments.base or checkpoint.base_model()) if arguments.form == "adapter" else None)
         parity = export_checkpoint(checkpoint, arguments.form, arguments.out, base=arguments.base)
         print(f"{checkpoint} as {arguments.form} is in {arguments.out}\n{parity}")
         if repository:

@@ -11,6 +11,7 @@ import io
 import os
 import time
 import zipfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import httpx
@@ -76,6 +77,8 @@ async def deploy_model(
 ) -> DeploymentResult:
     """Upload a checkpoint's adapter to a provider that serves it. The checkpoint is only read.
 
+    Together keeps what it already serves under the same project, model and step: nothing is uploaded then.
+
     Args:
         checkpoint_path: a checkpoint's folder, or an export made with `--as adapter`.
         step: of the checkpoint; becomes part of the deployed model's name.
@@ -90,20 +93,25 @@ async def deploy_model(
     """
     if provider not in get_args(Provider):
         raise ValueError(f"provider is {provider!r}: expected 'together' or 'wandb'")
-    adapter_files(checkpoint_path)
-    if not is_hub_name(model.base_model):
-        raise ValueError(
-            f"{provider} serves adapters on base models of the Hugging Face hub, and {model.base_model!r} is not one. "
-            "Export the model as `merged` and serve it yourself: art-nb export"
-        )
     expected: Any = TogetherDeploymentConfig if provider == "together" else WandbDeploymentConfig
     if config is not None and not isinstance(config, expected):
         raise TypeError(f"config is a {type(config).__name__}: provider {provider!r} takes a {expected.__name__}")
     if provider == "wandb":
         return DeploymentResult(inference_model_name=deploy_wandb(model, checkpoint_path, step, config, verbose))
+    _files_to_deploy(model, checkpoint_path)
     if config is None:
         raise ValueError("config is None: Together needs a download source; pass TogetherDeploymentConfig(s3_bucket=...)")
     return DeploymentResult(inference_model_name=await _deploy_together(model, checkpoint_path, step, config, verbose))
+
+
+def _files_to_deploy(model: TrainableModel, checkpoint_path: str) -> list[Path]:
+    """Return the adapter's files. Raises: ValueError: the base model is not on the hub."""
+    if not is_hub_name(model.base_model):
+        raise ValueError(
+            f"Together and W&B serve adapters on base models of the Hugging Face hub, and {model.base_model!r} is not one. "
+            "Export the model as `merged` and serve it yourself: art-nb export"
+        )
+    return adapter_files(checkpoint_path)
 
 
 async def _deploy_together(
@@ -191,7 +199,7 @@ def deploy_wandb(
     except ImportError:
         raise ImportError("the package wandb is missing: python -m pip install wandb") from None
 
-    files = adapter_files(checkpoint_path)
+    files = _files_to_deploy(model, checkpoint_path)
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
     # By default wandb also uploads a description of the machine, its load, its packages and the git repository.
     settings = wandb.Settings(

@@ -10,6 +10,14 @@ from art_nb.export.checkpoint import is_hub_name
 from art_nb.export.deployment import key_from_environment
 
 
+def upload_key(adapter_base: str | None) -> str:
+    """Return the key in HF_TOKEN. Raises: ValueError: no key, or `adapter_base`, of an adapter, is not on the hub."""
+    key = key_from_environment("HF_TOKEN")
+    if adapter_base is not None and not is_hub_name(adapter_base):
+        raise ValueError(f"the adapter's base model {adapter_base!r} is not on the hub: export it with --base OWNER/NAME")
+    return key
+
+
 def push_to_hub(folder: str | os.PathLike, repository: str, *, private: bool = True) -> str:
     """Upload the folder of an export (`art-nb export`); return the repository's URL.
 
@@ -24,17 +32,13 @@ def push_to_hub(folder: str | os.PathLike, repository: str, *, private: bool = T
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
 
-    folder, key = Path(folder), key_from_environment("HF_TOKEN")
-    settings = folder / "adapter_config.json"
-    if settings.exists():
-        base = json.loads(settings.read_text(encoding="utf-8"))["base_model_name_or_path"]
-        if not is_hub_name(base):
-            raise ValueError(f"the adapter's base model {base!r} is not on the hub: export it with --base OWNER/NAME")
+    settings = Path(folder) / "adapter_config.json"
+    base = json.loads(settings.read_text(encoding="utf-8"))["base_model_name_or_path"] if settings.exists() else None
     endpoint = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    hub = HfApi(endpoint=endpoint, token=key)
+    hub = HfApi(endpoint=endpoint, token=upload_key(base))
     try:
         hub.create_repo(repository, private=private, exist_ok=True)
-        hub.upload_folder(repo_id=repository, folder_path=folder, commit_message="Exported by art-nb")
+        hub.upload_folder(repo_id=repository, folder_path=os.fspath(folder), commit_message="Exported by art-nb")
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status in (401, 403):

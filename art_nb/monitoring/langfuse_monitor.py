@@ -33,8 +33,8 @@ class LangfuseMonitor(Monitor):
 
     Args:
         public_key, secret_key: None: LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY.
-        base_url: None: LANGFUSE_BASE_URL, else the public service. Any server that accepts OTLP over HTTP at
-            {base_url}/api/public/otel/v1/traces receives the spans.
+        base_url: None: LANGFUSE_BASE_URL or LANGFUSE_HOST, else the public service. Any server that accepts OTLP over HTTP
+            at {base_url}/api/public/otel/v1/traces receives the spans.
         every: send every n-th trajectory.
         timeout: seconds per request.
         patience, backlog: see `Monitor`.
@@ -60,7 +60,8 @@ class LangfuseMonitor(Monitor):
             raise ValueError("no keys: give public_key and secret_key, or set LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY")
         if every < 1:
             raise ValueError(f"every is {every}: expected 1 (for each trajectory) or more")
-        self.base_url = (base_url or os.environ.get("LANGFUSE_BASE_URL") or CLOUD).rstrip("/")
+        hosts = (os.environ.get(name) for name in ("LANGFUSE_BASE_URL", "LANGFUSE_HOST"))  # in the SDK's order
+        self.base_url = (base_url or next(filter(None, hosts), CLOUD)).rstrip("/")
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url is {self.base_url!r}: expected a URL such as {CLOUD}")
         self.every, self.timeout = every, timeout

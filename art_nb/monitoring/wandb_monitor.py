@@ -26,8 +26,8 @@ class WandbMonitor(Monitor):
     W&B receives the platform, the Python version and the imported libraries that it recognises; no code or system load.
 
     Args:
-        api_key: None: WANDB_API_KEY.
-        mode: "online" or "offline"; None: WANDB_MODE, else online if there is a key.
+        api_key: None: WANDB_API_KEY. A key that `wandb login` has stored is not read.
+        mode: "online", "offline" or "disabled" (log nothing); None: WANDB_MODE, else online if there is a key.
         base_url: of a self-hosted server; None: WANDB_BASE_URL, else the public service.
         trajectories: log "trajectories/{split}", a table with a row per trajectory and its conversation as plain text.
         checkpoints: log each checkpoint as an artifact of type "model", "{model}-checkpoint:step{step}".
@@ -52,8 +52,8 @@ class WandbMonitor(Monitor):
         super().__init__(patience=patience, backlog=backlog)
         key = api_key or os.environ.get("WANDB_API_KEY")
         mode = mode or os.environ.get("WANDB_MODE") or ("online" if key else "offline")
-        if mode not in ("online", "offline"):
-            raise ValueError(f"mode is {mode!r}: expected 'online' or 'offline'")
+        if mode not in ("online", "offline", "disabled"):
+            raise ValueError(f"mode is {mode!r}: expected 'online', 'offline' or 'disabled'")
         if mode == "online" and not key:
             raise ValueError("mode 'online' needs a key: give api_key, or set WANDB_API_KEY")
         self.mode, self.base_url, self.start_timeout = mode, base_url, start_timeout
@@ -93,7 +93,7 @@ class WandbMonitor(Monitor):
             try:
                 self._runs[key] = self._start_run(entry, self.mode)
             except Exception as error:
-                if self.mode == "offline":
+                if self.mode != "online":
                     raise
                 self.report_trouble(error)
                 self.mode = "offline"
@@ -121,8 +121,7 @@ class WandbMonitor(Monitor):
             resume="allow" if online else None, reinit="create_new", settings=settings,
         )  # fmt: skip
         run.define_metric("training_step")
-        for section in (*SECTIONS, "train", "val", "test", "sft", "trajectories"):
-            run.define_metric(f"{section}/*", step_metric="training_step")
+        run.define_metric("*", step_metric="training_step")
         return run
 
 

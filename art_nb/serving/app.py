@@ -20,8 +20,9 @@ from fastapi import Depends, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.middleware.cors import CORSMiddleware
 
-from art_nb.backends.errors import StatusError, error_body, status_of
+from art_nb.backends.errors import StatusError, logged_error, status_of
 from art_nb.serving import live, openai_routes, training_routes, work_routes
 from art_nb.serving.connections import BACKLOG, LimitedProtocol, RepeatedMessages
 from art_nb.serving.guard import Guard
@@ -30,8 +31,6 @@ from art_nb.serving.settings import Settings, describe_error, repeat_options
 from art_nb.serving.state import ServerState
 from art_nb.serving.tokens import CODE_SECONDS, COOKIE_DAYS, AccessToken, load_token
 from art_nb.storage.checkpoints import lock_folder
-
-log = logging.getLogger("art_nb.serving")
 
 
 def make_app(settings: Settings, token: AccessToken) -> FastAPI:
@@ -52,11 +51,14 @@ def make_app(settings: Settings, token: AccessToken) -> FastAPI:
     metrics = ServerMetrics(state)
     app.add_middleware(metrics.middleware)
     app.add_middleware(Guard, settings=settings, token=token)
+    if settings.origins:
+        app.add_middleware(CORSMiddleware, allow_origins=settings.origins, allow_methods=["*"], allow_headers=["*"])
     for kind in (StatusError, openai.APIStatusError, ValueError, ArithmeticError, FileNotFoundError, Exception):
         app.add_exception_handler(kind, _respond_with_error)
     _add_server_routes(app, state, metrics)
     for module in (openai_routes, training_routes, work_routes, live):
         app.include_router(module.routes(state))
+    app.include_router(openai_routes.routes(state), prefix="/projects/{project}", include_in_schema=False)
     return app
 
 
@@ -102,10 +104,8 @@ def _add_server_routes(app: FastAPI, state: ServerState, metrics: ServerMetrics)
 
 
 async def _respond_with_error(request: Request, error: Exception) -> JSONResponse:
-    status = status_of(error)
-    if status >= 500:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return JSONResponse(error_body(error), status, error.headers if isinstance(error, StatusError) else None)
+    body = logged_error(error, f"{request.method} {request.url.path}")
+    return JSONResponse(body, status_of(error), error.headers if isinstance(error, StatusError) else None)
 
 
 def serve(options: Sequence[str]) -> int:

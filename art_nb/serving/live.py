@@ -31,8 +31,8 @@ def files() -> dict[str, tuple[bytes, str]]:
 
     script, style = "text/javascript", "text/css"
     return {
-        "training_view.js": (TrainingView.es_module().encode(), script),
-        "trajectory_viewer.js": (TrajectoryViewer.es_module().encode(), script),
+        "training_view.js": (TrainingView._esm.encode(), script),
+        "trajectory_viewer.js": (TrajectoryViewer._esm.encode(), script),
         "widgets.css": (stylesheet().encode(), style),
         "dashboard.js": ((UI / "dashboard.js").read_bytes(), script),
         "dashboard.css": ((UI / "dashboard.css").read_bytes(), style),

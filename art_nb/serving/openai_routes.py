@@ -14,7 +14,7 @@ from fastapi.responses import StreamingResponse
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel, ConfigDict, Field
 
-from art_nb.backends.errors import StatusError, error_body
+from art_nb.backends.errors import StatusError, logged_error
 from art_nb.inference.streaming import Chunks, events
 from art_nb.serving.state import ServerState
 
@@ -51,9 +51,9 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("/chat/completions", responses={400: {}, 404: {}, 499: {}, 500: {}}, response_model=None)
     async def chat_completions(body: ChatRequest, request: Request) -> Response:
-        """Answer a conversation. Each choice names its policy in `policy`: "name@step"."""
-        client = request.client.host if request.client else None
-        start = partial(_complete, state, body.model_dump(exclude_none=True), client)
+        """Answer a conversation; each choice names its `policy`. Below /projects/{project}, names are of that project."""
+        client, project = request.client.host if request.client else None, request.path_params.get("project", "")
+        start = partial(_complete, state, body.model_dump(exclude_none=True), project, client)
         if body.stream:
             return await _stream(state.thread.stream(start, events))
         completion: ChatCompletion = await _while_connected(request, state.thread.run(start()))
@@ -62,8 +62,8 @@ def routes(state: ServerState) -> APIRouter:
     return router
 
 
-async def _complete(state: ServerState, request: dict[str, Any], client: str | None) -> Any:
-    model, name = await state.models.resolve(request["model"])
+async def _complete(state: ServerState, request: dict[str, Any], project: str, client: str | None) -> Any:
+    model, name = await state.models.resolve(request["model"], project)
     answer = await state.models.complete(model, {**request, "model": name}, client)
     if isinstance(answer, Chunks):
         answer.min_interval = lambda: SECONDS_PER_STREAM * state.thread.open_streams
@@ -81,7 +81,7 @@ async def _stream(events: AsyncGenerator[list[bytes], None]) -> Response:
                 async for more in events:
                     yield b"".join(more)
             except Exception as error:
-                yield f"data: {json.dumps(error_body(error))}\n\n".encode()
+                yield f"data: {json.dumps(logged_error(error, 'a stream'))}\n\n".encode()
 
     return StreamingResponse(body(), media_type="text/event-stream")
 

@@ -46,9 +46,9 @@ class ModelRegistry:
             else:
                 self.specs[spec.key] = spec
 
-    def registered(self) -> list[ModelSpec]:
-        """Return the specs of the models that clients registered."""
-        return [spec for spec in list(self.specs.values()) if spec.project != BASE_MODELS]
+    def registered(self, project: str = "") -> list[ModelSpec]:
+        """Return the specs of the models that clients registered, in one project or in all."""
+        return [spec for spec in list(self.specs.values()) if spec.project != BASE_MODELS and project in ("", spec.project)]
 
     def spec(self, project: str, name: str) -> ModelSpec:
         """Return the spec of a model. Raises: StatusError 404 if it is not registered."""
@@ -83,10 +83,8 @@ class ModelRegistry:
         if spec.key not in self._loaded:
             if len(self._loaded) >= self.max_loaded:
                 raise StatusError(409, f"{self.max_loaded} models are loaded: raise --models, or restart the server")
-            config: Any = spec.config.model_dump(exclude_none=True)
-            model: TrainableModel = TrainableModel(
-                name=spec.name, project=spec.project, base_model=spec.base_model, _internal_config=config
-            )
+            fields = spec.model_dump(exclude_none=True)
+            model: TrainableModel = TrainableModel(_internal_config=fields.pop("config"), **fields)
             await model.register(self.backend)
             self._on_load(self.backend.loaded(model))
             write_file(self.backend.output_dir(model) / FILE, spec.model_dump_json().encode())
@@ -110,14 +108,15 @@ class ModelRegistry:
         message = f"no model {given!r:.200} on this server; its base models are {_quoted(sources)}"
         raise StatusError(404, f"{message}, and GET /v1/models lists all models")
 
-    async def resolve(self, name: str) -> tuple[TrainableModel, str]:
+    async def resolve(self, name: str, project: str = "") -> tuple[TrainableModel, str]:
         """Load the model of a policy; return it and its own name for the policy. Raises: StatusError 404; 400 if ambiguous.
 
         name: "model" or "model@step", prefixed by "project/" if several projects have such a model; or a base model.
+        project: the one of a name without a prefix.
         """
         policy = PolicyName.parse(name)
-        project, slash, own = (policy.model if policy else name).rpartition("/")
-        matches = [spec.key for spec in self.registered() if spec.name == own and (not slash or spec.project == project)]
+        prefix, _, own = (policy.model if policy else name).rpartition("/")
+        matches = [spec.key for spec in self.registered(prefix or project) if spec.name == own]
         if len(matches) > 1:
             raise StatusError(400, f"model {name!r:.200} is ambiguous: choose from {_quoted(map('/'.join, matches))}")
         if matches:

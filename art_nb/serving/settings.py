@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, SecretStr, ValidationError, field_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, SettingsError
 
 from art_nb.storage.checkpoints import holds_model
 
@@ -95,6 +95,6 @@ def repeat_options(options: Sequence[str]) -> list[str]:
 def describe_error(error: Exception) -> str:
     """Return the message of an error; for invalid settings one line each, without their values, which may be secret."""
     if not isinstance(error, ValidationError):
-        return str(error)
+        return f'{error}: expected JSON, e.g. ["127.0.0.1"]' if isinstance(error, SettingsError) else str(error)
     faults = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_input=False)]
     return "\n".join(f"{name}: {message.removeprefix('Value error, ')}" for name, message in faults)

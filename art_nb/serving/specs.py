@@ -146,8 +146,7 @@ def _token_fault(choice: Any, vocabulary: int, context: int) -> str | None:
     """Return what is wrong with the tokens of a sampled choice; None if they are valid."""
     if not is_sampled(choice):
         return None
-    tokens, logprobs = choice.token_ids, getattr(choice, "token_logprobs", None)
-    prompt: Any = getattr(choice, "prompt_token_ids", None)
+    prompt, tokens, logprobs = choice.prompt_token_ids, choice.token_ids, choice.token_logprobs
     for name, ids in (("prompt_token_ids", prompt), ("token_ids", tokens)):
         if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < vocabulary for i in ids):
             return f"{name}: expected a list of token ids from 0 to {vocabulary - 1}"

@@ -75,12 +75,11 @@ class LoginCodes:
 def load_token(folder: Path, token: str | None) -> tuple[AccessToken, str | None]:
     """Use `token`, else the one whose digest is stored in `folder`, else create one. Also returns the text of a new one.
 
-    Raises: ValueError when `token` is too short to be a secret or not ASCII, or a stored file is damaged.
+    Raises: ValueError when `token` is too short to be a secret or not printable ASCII, or a stored file is damaged.
     """
-    if token is not None and len(token) < 16:
-        raise ValueError("token: fewer than 16 characters; give a longer one, or none to have one created")
-    if token is not None and not token.isascii():
-        raise ValueError("token: expected ASCII characters, which an HTTP header can hold")
+    token = token and token.strip()
+    if token is not None and not re.fullmatch("[ -~]{16,}", token):  # an HTTP header can hold it
+        raise ValueError("token: expected at least 16 printable ASCII characters; give none to have one created")
     if (key := _stored(folder / KEY_FILE)) is None:
         key = secrets.token_bytes(32)
         write_file(folder / KEY_FILE, key.hex().encode(), private=True)

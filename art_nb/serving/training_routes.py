@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import AsyncIterator
 from functools import partial
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi import Path as PathParameter
 from fastapi.responses import FileResponse, StreamingResponse
 
-from art_nb.backends.errors import StatusError, error_body, status_of
+from art_nb.backends.errors import StatusError, logged_error, status_of
 from art_nb.backends.lockstep import Exchange
 from art_nb.model import TrainableModel
 from art_nb.serving.connections import network
@@ -21,8 +20,6 @@ from art_nb.serving.registry import BASE_MODELS
 from art_nb.serving.specs import ForkRequest, ModelSpec, Name, TrainRequest, TrainSFTRequest
 from art_nb.serving.state import ServerState
 from art_nb.storage import checkpoints
-
-log = logging.getLogger("art_nb.serving")
 
 HEARTBEAT = 5.0  # seconds of a training step without progress after which a line is sent anyway
 MAX_WAIT = 20.0  # seconds after which an exchange without answers returns null, for the client to repeat it
@@ -106,11 +103,9 @@ def routes(state: ServerState) -> APIRouter:
     def get_checkpoint_file(project: Name, name: Name, step: Step, file: str) -> FileResponse:
         """Return one file of a checkpoint: safetensors or JSON."""
         folder, steps = models.folder(project, name), models.steps(project, name)
-        if step not in steps or file not in FILES:
-            raise StatusError(404, f"no {file!r:.50} of step {step}: expected one of {', '.join(FILES)} of steps {steps}")
         path = checkpoints.step_folder(folder / "checkpoints", step) / file
-        if not path.is_file():
-            raise StatusError(404, f"the checkpoint of step {step} has no {file}")
+        if step not in steps or file not in FILES or not path.is_file():
+            raise StatusError(404, f"no {file!r:.50} of step {step}: expected one of {', '.join(FILES)} of steps {steps}")
         return FileResponse(path, filename=file)
 
     @router.delete("/{project}/{name}/checkpoints/{step}", status_code=204)
@@ -158,9 +153,7 @@ async def _train(state: ServerState, project: str, name: str, request: TrainRequ
                         yield {"progress": message.result()}
                 yield {"result": task.result()}
             except Exception as error:
-                if (status := status_of(error)) >= 500:
-                    log.error("training of %s/%s failed", project, name, exc_info=error)
-                yield {"status": status, **error_body(error)}
+                yield {"status": status_of(error), **logged_error(error, f"training of {project}/{name}")}
             finally:
                 task.cancel()  # the training step itself continues: repeating the request returns its result
 

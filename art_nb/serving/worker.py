@@ -1,7 +1,7 @@
 """`art-nb worker URL --rollout my_module:rollout`: runs episodes for a server, on any machine, without a model or a GPU.
 
-A rollout is `async def rollout(model, scenario) -> Trajectory`. The seed of each of its requests is derived from the episode
-and the conversation: an episode has the same samples on any worker, however often it runs and however its tools are timed.
+A rollout is `async def rollout(model, scenario) -> Trajectory`. Each request of `model.openai_client()` has a seed derived
+from episode and conversation: the samples are the same on any worker, however often it runs and however tools are timed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pydantic import Field, SecretStr
 from pydantic_settings import CliPositionalArg, SettingsConfigDict
 
 from art_nb.backends.connection import Connection, RequestRefused, TokenRefused, Unreachable, digest
-from art_nb.backends.remote import lockstep_client, remote_client
+from art_nb.backends.remote import lockstep_client, openai_url, remote_client
 from art_nb.model import Model
 from art_nb.rollouts.gathering import cancel
 from art_nb.serving.settings import CommandSettings, describe_error
@@ -103,32 +103,32 @@ class EpisodeWorker:
 
     async def _run_episode(self, episode: dict[str, Any]) -> None:
         _episode_seeds.set(EpisodeSeeds(episode["task"]["seed"]))
-        result = {"batch": episode["batch"], "place": episode["place"]}
+        place = {"batch": episode["batch"], "place": episode["place"]}
         try:
             trajectory = await self.rollout(self._model(episode), episode["task"]["scenario"])
-            result["trajectory"] = Trajectory.model_validate(trajectory).model_dump(mode="json")
+            result = place | {"trajectory": Trajectory.model_validate(trajectory).model_dump(mode="json")}
         except (Unreachable, TokenRefused):  # not a failure of the rollout
             raise
         except Exception as error:
-            result["exception"] = PydanticException.of(error).model_dump()
+            result = place | {"exception": PydanticException.of(error).model_dump()}
         for _ in range(2):  # the result; if it is refused, the reason
             try:
                 return await self.connection.ask("POST", "/api/work/results", result)
             except RequestRefused as error:
                 print(f"result {result['place']} of batch {result['batch']} was refused: {error}", file=sys.stderr)
-                reason = {"exception": PydanticException.of(error).model_dump()}
-                result = {name: result[name] for name in ("batch", "place")} | reason
+                result = place | {"exception": PydanticException.of(error).model_dump()}
 
     def _model(self, episode: dict[str, Any]) -> Model:
         """Return the model for the rollout; its requests go to the policy of the episode."""
         project, _, name = episode["model"].partition("/")
         if episode["model"] not in self._clients:
-            client = lockstep_client(self.connection, f"/api/models/{project}/{name}")
-            create = lambda **request: client.create(**_episode_seeds.get().seeded(request))  # noqa: E731
-            self._clients[episode["model"]] = remote_client(create, self.connection)
+            lockstep = lockstep_client(self.connection, f"/api/models/{project}/{name}")
+            self._clients[episode["model"]] = client = remote_client(lockstep.create, self.connection, project)
+            create = client.chat.completions.create
+            client.chat.completions.create = lambda **given: create(**_episode_seeds.get().seeded(given))  # type: ignore
         model: Model = Model(
             name=name, project=project, inference_model_name=str(PolicyName(name, episode["step"])),
-            inference_base_url=f"{self.connection.url}/v1", inference_api_key=self.connection.api_key,
+            inference_base_url=openai_url(self.connection, project), inference_api_key=self.connection.api_key,
         )  # fmt: skip
         model.use_client(self._clients[episode["model"]])
         return model

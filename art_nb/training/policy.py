@@ -116,6 +116,8 @@ def load_policy(
         load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
         with progress_bars(not is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             model, tokenizer = load(name, init_args, dict(peft_args or {}), seed)
+        if not is_adapter(name):  # of the base model that PEFT loads with a saved adapter
+            model.peft_config["default"].revision = init_args.get("revision")
     except OSError as error:
         if not is_local:
             error.add_note(f"{name!r} was interpreted as a name on the hub, because {Path.cwd()} contains no such folder.")

@@ -70,7 +70,7 @@ def _turn(item: Any, rewards: Iterator[float] | None) -> dict[str, Any]:
     sampled = isinstance(item, Choice)
     role, content = ("assistant", item.message.content) if sampled else (item["role"], item.get("content"))
     calls = [c.model_dump() for c in item.message.tool_calls or []] if sampled else item.get("tool_calls") or []
-    turn = {"role": role, "content": _text(content), "trainable": sampled}
+    turn = {"role": role, "content": content_text(content), "trainable": sampled}
     if calls := list(map(call_of, calls)):
         turn["tool_calls"] = calls
     if sampled:
@@ -87,7 +87,7 @@ def call_of(call: Mapping[str, Any]) -> dict[str, str]:
     return {"name": call["function"]["name"], "arguments": call["function"]["arguments"]}
 
 
-def _text(content: Any) -> str:
+def content_text(content: Any) -> str:
     """Join OpenAI's content parts; a part that is not text is replaced by its type."""
     if content is None or isinstance(content, str):
         return content or ""

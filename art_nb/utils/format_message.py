@@ -2,12 +2,13 @@
 
 from typing import Any
 
+from art_nb.trajectories.records import call_of, content_text
 from art_nb.types import Message
 
 
 def format_message(message: Message) -> str:
     """Return a message's role, content and tool calls as text."""
     fields: Any = message
-    calls = [call["function"] for call in fields.get("tool_calls") or () if "function" in call]
-    lines = [str(fields.get("content") or ""), *(f"{function['name']}({function['arguments']})" for function in calls)]
+    calls = map(call_of, fields.get("tool_calls") or ())
+    lines = [content_text(fields.get("content")), *(f"{call['name']}({call['arguments']})" for call in calls)]
     return "\n".join([f"{fields['role'].capitalize()}:", *filter(None, lines)])

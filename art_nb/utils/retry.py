@@ -11,8 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 R = TypeVar("R")
 
-log = logging.getLogger(__name__)
-
 
 def retry(
     max_attempts: int = 3,
@@ -39,7 +37,7 @@ def retry(
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
         def warn(error: Exception, attempt: int) -> None:
             name = getattr(function, "__name__", repr(function))
-            log.warning("%s failed (attempt %d of %d): %r", name, attempt, max_attempts, error)
+            logging.getLogger(__name__).warning("%s failed (attempt %d of %d): %r", name, attempt, max_attempts, error)
 
         report = on_retry or warn
         target: Callable[P, Any] = function  # R is an awaitable if `function` is async

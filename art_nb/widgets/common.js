@@ -123,7 +123,14 @@ function mount(el, name, redraw) {
   resized.observe(root);
   const themed = new MutationObserver(() => { follow(); setTimeout(follow, 400); });
   for (const node of [document.body, document.documentElement]) themed.observe(node, { attributes: true });
-  const stop = () => { resized.disconnect(); themed.disconnect(); cancelAnimationFrame(frame); };
+  const preferred = matchMedia("(prefers-color-scheme: dark)");
+  preferred.addEventListener("change", follow);
+  const stop = () => {
+    resized.disconnect();
+    themed.disconnect();
+    preferred.removeEventListener("change", follow);
+    cancelAnimationFrame(frame);
+  };
   return { root, request, stop };
 }
 

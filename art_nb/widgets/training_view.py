@@ -45,7 +45,7 @@ LOSS = "within {most} of 0, which is right: the advantages of a group add up to 
 class TrainingView(View):
     """Shows reward, the groups of a step, task metrics, KL, entropy, speed, progress and remaining time.
 
-    A constant panel (see `explain_constant_metrics`) is replaced by one line of explanation. At first the view has four
+    A constant panel (see `_why_quiet`) is replaced by one line of explanation. At first the view has four
     panels: reward, groups and two others; a button shows the rest. The static picture has only these four.
 
     Display it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)` while
@@ -149,13 +149,12 @@ class TrainingView(View):
         for key, (label, series) in TILES.items():
             if there := [metric for metric in series if metric in found]:
                 tiles.append({"key": key, "label": label, "series": there})
-        reasons = explain_constant_metrics(self.history, [metric for tile in tiles for metric in tile["series"]])
-        self.tiles = tiles
-        self.quiet = {
-            tile["key"]: " ".join(dict.fromkeys(reasons[metric] for metric in tile["series"]))
-            for tile in tiles
-            if reasons.keys() >= {*tile["series"]}
-        }
+        quiet = {}
+        for tile in tiles:
+            reasons = [_why_quiet(key, [r[key] for r in self.history if r.get(key) is not None]) for key in tile["series"]]
+            if all(reasons):
+                quiet[tile["key"]] = " ".join(dict.fromkeys(filter(None, reasons)))
+        self.tiles, self.quiet = tiles, quiet
 
     def summary(self) -> str:
         train, _ = self._split()
@@ -209,13 +208,8 @@ def _row(row: dict) -> dict:
     return row
 
 
-def explain_constant_metrics(rows: list[dict], keys: Iterable[str]) -> dict[str, str]:
-    """Return {key: explanation} for those of `keys` that are constant, or nearly so."""
-    columns = {key: [row[key] for row in rows if row.get(key) is not None] for key in keys}
-    return {key: reason for key, values in columns.items() if values and (reason := _why_quiet(key, values))}
-
-
 def _why_quiet(key: str, values: list[float]) -> str | None:
+    """Return the explanation of a metric that is constant, or nearly so; None for any other."""
     low, high = min(values), max(values)
     most = max(abs(low), abs(high))
     if key in ZERO:

@@ -77,7 +77,7 @@ function render({ model, el }) {
     return h("div", {
       class: "an-row", id: `${listId}-${i}`, role: "option", title: row.kind, "aria-selected": String(i === state.at), onclick: () => { root.focus(); choose(i); },
     },
-      h("span", { class: "an-who" }, state.step ? `g${row.group} · ${row.index}` : `${row.step} · g${row.group} · ${row.index}`),
+      h("span", { class: "an-who" }, `${state.step ? "" : `${row.split === "train" ? row.step : named(row)} · `}g${row.group} · ${row.index}`),
       h("span", { class: "an-bar" }, h("i", { style: `left:${from}%;width:${to - from}%`, class: row.reward < 0 ? "an-neg" : "" })),
       h("span", { class: "an-num" }, fmt(row.reward)));
   });
@@ -231,7 +231,8 @@ function render({ model, el }) {
       const p = probability(turn);
       const side = [p != null && `p ${fmt(p)}`, turn.reward != null && `reward ${signed(turn.reward)}`].filter(Boolean).join("  ·  ");
       const box = h("article", { class: `an-turn an-${turn.role}`, "data-turn": i, onclick: () => { pause(); goToTurn(i); } },
-        h("header", {}, h("span", { class: "an-role" }, turn.role), h("span", { class: "an-muted" }, side)), body);
+        h("header", {}, h("span", { class: "an-role" }, turn.role),
+          turn.conversation > 0 && h("span", { class: "an-muted" }, `conversation ${turn.conversation + 1}`), h("span", { class: "an-muted" }, side)), body);
       return { turn, box, body, filled: false };
     });
     talk.replaceChildren(...cards.map((card) => card.box));

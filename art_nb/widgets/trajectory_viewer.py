@@ -133,7 +133,7 @@ def _index_row(record: dict, at: list[int], kind: Callable[[dict], str] | None) 
         "step": record["step"], "split": record.get("split", "train"), "group": record["group"], "index": record["index"],
         "reward": float(record["reward"]), "advantage": None if advantage is None else float(advantage),
         "metrics": record.get("metrics") or {},
-        "turns": len(record["turns"]), "at": at, "kind": None if named is None else clean(named),
+        "turns": sum(map(len, _conversations(record))), "at": at, "kind": None if named is None else clean(named),
     })  # fmt: skip
 
 
@@ -141,14 +141,18 @@ def _body(record: dict, boards: Callable[[str], Board | None] | None, pane: dict
     body = {
         "metadata": plain(record.get("metadata") or {}),
         "logs": [str(line) for line in record.get("logs") or []],
-        "turns": [_turn(turn, boards) for turn in record["turns"]],
+        "turns": [_turn(turn, i, boards) for i, turns in enumerate(_conversations(record)) for turn in turns],
     }
     return body | {"pane": pane} if pane else body
 
 
-def _turn(turn: dict, boards: Callable[[str], Board | None] | None) -> dict:
+def _conversations(record: dict) -> list[list[dict]]:
+    return [record["turns"], *record.get("additional_turns", [])]
+
+
+def _turn(turn: dict, conversation: int, boards: Callable[[str], Board | None] | None) -> dict:
     body = {"role": turn["role"], "content": turn.get("content") or "", "trainable": bool(turn.get("trainable"))}
-    body |= {key: turn[key] for key in ("tool_calls", "tokens") if turn.get(key)}
+    body |= {"conversation": conversation} | {key: turn[key] for key in ("tool_calls", "tokens") if turn.get(key)}
     body |= {key: [_short(x) for x in turn[key]] for key in ("logprobs", "advantages") if turn.get(key)}
     if turn.get("reward") is not None:
         body["reward"] = _short(turn["reward"])
@@ -164,7 +168,7 @@ def _short(x: float) -> float:
 
 
 def _largest_advantage(record: dict) -> float:
-    each = [a for turn in record["turns"] for a in turn.get("advantages") or []]
+    each = [a for turns in _conversations(record) for turn in turns for a in turn.get("advantages") or []]
     found = map(float, [*each, record.get("advantage") or 0.0])
     return max((abs(a) for a in found if math.isfinite(a)), default=0.0)
 

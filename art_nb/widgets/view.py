@@ -123,11 +123,6 @@ class View(anywidget.AnyWidget):
         self._still_id = uuid.uuid4().hex
         self._shown = False
 
-    @classmethod
-    def es_module(cls) -> str:
-        """Return the widget's ES module, for pages outside Jupyter."""
-        return cls._esm
-
     def summary(self) -> str:
         """Return one line of text that describes the contents."""
         raise NotImplementedError

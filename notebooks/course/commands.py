@@ -130,6 +130,6 @@ def run(name: str, *options: str) -> int:
         return 2
     try:
         return command(*options)
-    except (ValueError, RuntimeError, OSError, subprocess.CalledProcessError) as error:
+    except (ValueError, RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
         print(f"art-nb {name}: {error}", file=sys.stderr)
         return 1

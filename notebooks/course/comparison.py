@@ -41,7 +41,7 @@ def share(successes: Sequence[float]) -> Interval:
     successes: True or False, or the mean of several tries; the interval is then as wide as that of one try each.
     Raises: ValueError without any, or for one that is not from 0 to 1.
     """
-    if not successes:
+    if len(successes) == 0:
         raise ValueError("share needs at least one result; the list is empty")
     if outside := [each for each in successes if not 0 <= each <= 1]:
         raise ValueError(f"expected True, False or a mean from 0 to 1; got {outside[0]!r}")

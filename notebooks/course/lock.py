@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from art_nb.storage.checkpoints import write_file
 from course.setup_venv import LOCKS, PYTHONS, ROOT, environment_requirements, project_table, requirements, torch_pin
 
 # dev.txt is resolved first, and course.txt takes its versions from it: a package has one version in both.
@@ -26,11 +27,11 @@ def write_locks(folder: Path = LOCKS) -> list[Path]:
 
     Raises: subprocess.CalledProcessError when uv finds no solution; uv prints why.
     """
-    written = []
+    written: list[Path] = []
     for name, extras in EXTRAS.items():
+        lock = resolve(extras, constraints=written[0] if written else None)
         written.append(folder / f"{name}.txt")
-        folder.mkdir(exist_ok=True)
-        written[-1].write_text(resolve(extras, constraints=written[0] if len(written) > 1 else None), "utf-8", newline="\n")
+        write_file(written[-1], lock.encode())
     return written
 
 

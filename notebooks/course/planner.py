@@ -174,7 +174,8 @@ def plan(run: Run, gpu: str, price_per_hour: float | Interval, gpus: int = 1, in
         raise ValueError(f"gpu is {gpu!r}: expected one of {', '.join(GPUS)}")
     cheap, dear = _ends(price_per_hour)
     if not 0 <= cheap <= dear or gpus < 1:
-        raise ValueError(f"price_per_hour {price_per_hour}, gpus {gpus}: expected a price of at least 0, at least one GPU")
+        expected = "a price of at least 0, or a pair (lowest, highest), and at least one GPU"
+        raise ValueError(f"price_per_hour is {price_per_hour}, gpus {gpus}: expected {expected}")
     share, spread = calibrated(PUBLISHED)
     low, high = run.operations()
     middle = math.sqrt(low * high) / (share * 3600 * GPUS[gpu][0])

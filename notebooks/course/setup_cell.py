@@ -14,6 +14,7 @@ URL` sets the address there, in the cells and in the README's badges.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -21,6 +22,7 @@ import subprocess
 import zipfile
 from pathlib import Path
 
+from art_nb.storage.checkpoints import write_file
 from course.setup_venv import ROOT, project_table
 
 FIRST_LINE = "# Prepares this notebook. On Colab it also fetches the course and installs what is missing there."
@@ -162,17 +164,17 @@ def write_zip(folder: Path) -> Path:
 
     Raises: RuntimeError when it is larger than LARGEST bytes.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "art_nb.zip"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_LZMA) as archive:
+    path, packed = folder / "art_nb.zip", io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_LZMA) as archive:
         for name in tracked_files():
             file = ROOT / name
             if name.startswith(NOT_ON_COLAB) or "/maker/" in name:
                 continue
             content = file.read_bytes()
             archive.writestr(name, without_outputs(content) if file.suffix == ".ipynb" else content)
-    if path.stat().st_size > LARGEST:
-        raise RuntimeError(f"{path} has {path.stat().st_size:,} bytes, more than {LARGEST:,}: exclude files in NOT_ON_COLAB")
+    if (size := packed.tell()) > LARGEST:
+        raise RuntimeError(f"{path} would have {size:,} bytes, more than {LARGEST:,}: exclude files in NOT_ON_COLAB")
+    write_file(path, packed.getvalue())
     return path
 
 

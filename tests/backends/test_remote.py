@@ -5,13 +5,14 @@ import json
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import make_dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import openai
 import pytest
-from openai.types.chat import ChatCompletion
+from openai.types.chat import ChatCompletion, ChatCompletionMessage
 from running_server import TOKEN, Server, serving
 from test_backend import gather
 
@@ -154,6 +155,45 @@ def demonstrations():
         art.Trajectory(messages_and_choices=[{"role": "user", "content": asked}, {"role": "assistant", "content": said}])
         for asked, said in turns
     ]
+
+
+def test_a_batch_that_a_later_step_replaced_is_not_returned_as_empty(tiny_base, tmp_path):
+    async def main(server):
+        async with remote(server, tmp_path) as backend:
+            model = await registered(backend, tiny_base, "overlapped")
+            waiting = asyncio.create_task(backend.gather_by_workers(model, [{"n": 1}], 2, every=0.05))
+            await model.train(await gather(model, 0))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(backend.gather_by_workers(model, [{"n": 2}], 2), 1)
+            with pytest.raises(ValueError, match="step 0 is gone: a later step's has replaced it"):
+                await waiting
+
+    with serving(tmp_path / "served", tiny=str(tiny_base)) as server:
+        asyncio.run(main(server))
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"stream": True}], ids=str)
+def test_projects_may_have_models_of_the_same_name(server, tiny_base, tmp_path, options):
+    asked = {"messages": [{"role": "user", "content": "say"}], "max_tokens": 2}
+
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            for project in ("one", "two"):
+                model = art.TrainableModel(name="twin", project=project, base_model=str(tiny_base), _internal_config=CONFIG)
+                await model.register(backend)
+                await model.openai_client().chat.completions.create(model=model.get_inference_name(), **asked, **options)
+                other = openai.OpenAI(base_url=model.inference_base_url, api_key=model.inference_api_key)
+                answer = await asyncio.to_thread(other.chat.completions.create, model=model.get_inference_name(), **asked)
+                assert answer.choices[0].policy == "twin@0"
+
+    asyncio.run(main())
+
+
+def test_bodies_hold_models_and_dataclasses_and_name_what_they_cannot_hold():
+    message = ChatCompletionMessage(role="assistant", content="é")
+    assert json.loads(connection.encoded([message, make_dataclass("Scenario", ["id"])(3)])) == [{"role": "assistant", "content": "é"}, {"id": 3}]
+    with pytest.raises(ValueError, match="<class 'object'>"):
+        connection.encoded({"scenarios": [object()]})
 
 
 def test_demonstrations_train_the_same_adapter_as_in_process(server, tiny_base, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 from running_server import TOKEN, Server
 from test_backend import gather
+from test_watch_it_learn import serve
 from test_widgets_in_lab import open_notebook, run_all, set_theme
 
 import art_nb as art
@@ -71,8 +72,8 @@ def test_the_page_follows_the_server(page, shot, tiny_base, tmp_path):
         server.start()
         expect(page.locator("#link")).to_have_text("connected")  # with the same cookie
         page.emulate_media(color_scheme="dark")
-        page.set_viewport_size({"width": 375, "height": 700})
         expect(page.locator("#curve .an-training")).to_have_attribute("data-theme", "dark")
+        page.set_viewport_size({"width": 375, "height": 700})
         assert page.evaluate("document.documentElement.scrollWidth") <= 375
         shot(page, "dashboard-phone")
         assert TOKEN not in page.content() and TOKEN not in page.url
@@ -101,6 +102,23 @@ def test_a_code_opens_the_page_once(page, browser, server):
     assert answer.value.status == 401
     expect(other.get_by_label("Access token")).to_be_visible()
     other.context.close()
+
+
+ASK = """([url, token]) => fetch(`${url}/v1/models`, { headers: { authorization: `Bearer ${token}` } })
+    .then(async (answer) => `${answer.status} ${await answer.text()}`, String)"""
+
+
+def test_only_pages_of_the_origins_that_are_listed_may_ask(page, tiny_base, tmp_path):
+    """The browser asks first whether it may send the token (a preflight request)."""
+    with serve(tmp_path) as origin:
+        page.goto(origin)
+        for options, heard in (([f"--origins={origin}"], '"id":"tiny"'), ([], "Failed to fetch")):
+            server = Server(tmp_path / f"served{len(options)}", tiny=str(tiny_base)).start(*options)
+            try:
+                assert heard in page.evaluate(ASK, [server.url, TOKEN])
+                assert not options or page.evaluate(ASK, [server.url, "wrong"]).startswith("401 ")
+            finally:
+                server.kill()
 
 
 def test_the_page_in_a_notebook_follows_the_server_through_jupyterlabs_proxy(page, shot, lab, tiny_base, tmp_path):

@@ -58,6 +58,16 @@ def test_a_trajectory_without_boards_shows_none(page):
     assert not viewer.locator(".an-board").is_visible() and not viewer.locator(".an-move").is_visible()
 
 
+def test_all_conversations_of_a_trajectory_are_shown_and_its_split_is_listed(page):
+    asked = [{"role": "user", "content": "and?"}, said("of a sub-agent")]
+    viewer = viewer_of(page, [record(0, turns=[said("main")], additional_turns=[asked]), record(0, turns=[said("x")], split="val")])
+    assert viewer.locator(".an-where").inner_text() == "1 / 3"
+    headers = [text.split() for text in viewer.locator(".an-turn header").all_inner_texts()]
+    assert headers == [["assistant"], ["user", "conversation", "2"], ["assistant", "conversation", "2"]]
+    assert viewer.locator(".an-turn").last.inner_text().endswith("of a sub-agent")
+    assert viewer.locator(".an-who").all_inner_texts() == ["1 · g0 · 0", "val 1 · g0 · 0"]
+
+
 def test_a_turn_with_tokens_but_without_probabilities_is_drawn(page):
     viewer = viewer_of(page, [record(0, turns=[said("one two", tokens=["one", " two"]), said("last")])])
     assert viewer.locator(".an-token").count() == 2 and "last" in viewer.locator(".an-talk").inner_text()

@@ -8,6 +8,7 @@ from statistics import NormalDist, fmean, stdev
 
 import matplotlib
 import matplotlib.pyplot as plt
+import numpy as np
 import pytest
 
 from course.comparison import Interval, compare, measure, paired_difference, pass_at_k, share, tries_at
@@ -25,6 +26,7 @@ def test_wilsons_bounds_solve_the_score_equation(hits, n):
 
 
 def test_a_mean_of_several_tries_counts_as_that_share_of_a_success():
+    assert share(np.array([True, False])) == share([True, False])
     assert share([0.25, 0.75, 1.0, 0.0]) == pytest.approx(share([True, False, True, False]))
     found = compare(*[asyncio.run(measure(policy({1.0: 0.5}, []), range(9), range(4), (1.0,))) for _ in range(2)], [0.2] * 4, "rule", [[True] * 8])
     assert found.summary()["rule"] == pytest.approx(20)

@@ -102,6 +102,7 @@ WRONG = {
             ("lambda r: sum(r) != 0", "The mean does not measure"),
             ("lambda r: len(set(r)) == 1", "Inverted"),
             ("lambda r: len(r) == len(set(r))", "it is enough that two do"),
+            ("lambda r: r[0] != r[-1]", "([1, 0, 1, 1])"),
             ("lambda r: r[0] > 0 or r[-1] > 0 if min(r) != max(r) else False", "Negative rewards carry a signal"),
         ],
         "reward": [
@@ -224,6 +225,7 @@ WRONG = {
             ("lambda b, a: CI(b, a, 1.96 * S([y - x for x, y in zip(b, a)]))", "square root of the number"),
             ("lambda b, a: CI(b, a, 1.96 * S([y - x for x, y in zip(b, a)]) / len(a))", "Divide by its square root"),
             ("lambda b, a: CI(b, a, S([y - x for x, y in zip(b, a)]) / len(a) ** 0.5)", "68%"),
+            ("lambda b, a: CI(b, a, 1.96 * np.std(np.subtract(a, b)) / len(a) ** 0.5)", "n - 1 (in numpy: ddof=1)"),
             ("lambda b, a: CI(a, b, 1.96 * S([y - x for x, y in zip(b, a)]) / len(a) ** 0.5)", "after minus before"),
         ],
         "verdict": [
@@ -234,6 +236,8 @@ WRONG = {
             ("lambda t1, best, t, trained: 'new behaviour' if trained > best + 5 else 'sharpening' if trained >= best - 5 else 'harm'", "did not sharpen"),
             ("lambda t1, best, t, trained: 'harm' if trained < best - 5 else 'new behaviour' if trained > best + 5 else ['nothing', 'sharpening'][trained > t1 + 5]",
              "did not change"),
+            ("lambda t1, best, t, trained: 'harm' if trained < best - 5 else 'new behaviour' if trained >= best + 5 else ['nothing', 'sharpening'][t > t1 + 5]",
+             "(20, 30, 25, 35)"),
         ],
         "collapse": [
             ("lambda: '0.03'", "Expected a number"),
@@ -285,6 +289,7 @@ def centred_interval(before, after, half):
 
 SCOPE = {
     "torch": torch,
+    "np": np,
     "PER": lambda x, m: ((x * m).sum(1) / m.sum(1)).mean(),
     "GAE": backwards_gae,
     "SLIDE": slide,
@@ -352,9 +357,13 @@ def test_an_answer_may_change_its_inputs():
 def test_numbers_of_numpy_and_fractions_are_numbers():
     from course.exercises.code_repair import check as repair
     from course.exercises.scale_out import check as scale
+    from course.exercises.serve import check as serve
+    from course.exercises.start_here import check as start
 
     assert repair("pay", lambda hidden, examples, lines: np.mean(hidden) + all(hidden) * (1 + 0.2 / max(1, lines))).status == "right"
     assert repair("pay", lambda hidden, examples, lines: math.nan).text.endswith("Expected a number.")
+    assert start("reward", lambda word: np.float32(word == "up")).status == "right"
+    assert serve("seed", lambda step, group, member, turn: 2**step * 3**group * 5**member * 7**turn).status == "right"
     assert scale("seconds", lambda *run: Fraction(SECONDS(*run))).status == "right"
     assert scale("enough", lambda seconds: np.int64(next(n for n in range(1, 65) if seconds(n) <= 1.1 * seconds(64)))).status == "right"
 
@@ -389,13 +398,17 @@ def test_an_answer_that_lacks_a_return_or_is_async_is_told_so():
     def prints(x):
         print(2 * x)
 
+    def computes(x):
+        2 * x  # noqa: B018
+
     async def later(x):
         return 2 * x
 
     def by_case(x):
         return {1.0: 2.0}[x]
 
-    assert "is a `return` missing" in check("double", prints).text and "one that is async" in check("double", later).text
+    assert all("is a `return` missing" in check("double", each).text for each in (prints, computes))
+    assert "one that is async" in check("double", later).text
     line = by_case.__code__.co_firstlineno + 1
     assert check("double", by_case).text == f"Your answer raised KeyError: 2.0 (line {line} of its cell), for the input\n(2)"
 

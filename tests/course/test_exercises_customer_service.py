@@ -19,14 +19,21 @@ def pass_hat(tries, k):
     return sum(sum(share) / len(share) for share in shares) / len(shares)
 
 
-def unconfirmed(events):
+def unconfirmed(events, agents=slice(-1, None), speaker="customer"):
+    """Look back from each write. agents: which of the agent's messages may name the order. speaker: who may say yes."""
     broken = 0
-    for i, (who, text) in enumerate(events):
+    for i, (who, order) in enumerate(events):
         if who == "write":
-            before = events[max(0, i - 2) : i]
-            fine = [w for w, _ in before] == ["agent", "customer"] and text in before[0][1] and re.search(r"\byes\b", before[1][1], re.I)
-            broken += not fine
+            last, said = events[i - 1] if i else ("", "")
+            proposals = [text for w, text in events[: max(0, i - 1)] if w == "agent"][agents]
+            broken += not (last in speaker and re.search(r"\byes\b", said, re.I) and any(order in text for text in proposals))
     return broken
+
+
+def straight_after_the_proposal(events):
+    """Let no other message be between the proposal and the yes."""
+    before = [events[max(0, i - 2) : i] for i, (who, _) in enumerate(events) if who == "write"]
+    return unconfirmed(events) + sum([w for w, _ in two] == ["customer", "customer"] and "Yes" in two[1][1] for two in before)
 
 
 def keeps_an_old_yes(events):
@@ -78,6 +85,9 @@ WRONG = {
     "unconfirmed": [
         (lambda events: 0, "For the input"),
         (keeps_an_old_yes, "For the input"),
+        (straight_after_the_proposal, "expected 0, got 1"),
+        (lambda events: unconfirmed(events, speaker=("agent", "customer")), "expected 1, got 0"),
+        (lambda events: unconfirmed(events, agents=slice(None)), "An earlier proposal"),
         (lambda events: Counter(who for who, _ in events)["write"], "Those after a yes are"),
     ],
     "pay": [
@@ -88,6 +98,7 @@ WRONG = {
         (lambda solved, due, looked, broken: looked - broken, "looked and solved"),
         (lambda solved, due, looked, broken: 5.0 * (solved and not due) + looked + solved, "Doing nothing where nothing is"),
         (lambda solved, due, looked, broken: pay(solved, due, looked, bool(broken)), "second broken rule"),
+        (lambda solved, due, looked, broken: solved * looked + 0.2 * looked - broken, "breaking a rule"),  # equal, but for rounding
         (lambda solved, due, looked, broken: "well", "Expected a number"),
     ],
     "serve": [
@@ -122,5 +133,5 @@ def test_every_known_mistake_gets_its_hint():
 def test_the_solutions_agree_with_the_library():
     for tries, k in PASS.cases():
         assert pass_hat_k(tries, k).value == pytest.approx(pass_hat(tries, k))
-    assert [unconfirmed(events) for events in CONVERSATIONS] == [0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 2]
+    assert [unconfirmed(events) for events in CONVERSATIONS] == [0, 1, 1, 1, 1, 1, 1, 1, 0, 1, 1, 1, 0, 1, 2]
     assert check("serve", Clerk()).status == "right" and check("serve", Clerk(hurried=True)).status == "right"

@@ -12,7 +12,7 @@ from course.generated_tasks import distinct_rows, most_frequent_answer, played_b
 
 
 class WithAFactory:
-    """A right answer of another form: the state is made in `__init__`, `over` is an attribute."""
+    """A right answer of another form: the state is made in `__init__`, `over` is an attribute, the tool answers in a sentence."""
 
     def __init__(self):
         self.safe, self.over = None, False
@@ -30,7 +30,7 @@ class WithAFactory:
         """
         said = self.safe.turn(number)
         self.over = self.safe.open or self.safe.turned == 8
-        return said
+        return f"It says: {said}."
 
     def get_reward(self) -> int:
         return int(self.safe.open)

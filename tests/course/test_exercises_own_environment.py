@@ -88,6 +88,7 @@ WRONG = {
         (lambda name: "test" if hash(name) % 10 == 0 else "val" if hash(name) % 10 == 1 else "train", "each time Python starts"),
         (lambda name: split_by_hash(name), "each time Python starts"),
         (lambda name: ["test", "val", *["train"] * 8][hash((name, 0)) % 10], "each time Python starts"),
+        (lambda name: {"0": "test", "1": "val"}.get(name[-1], "train"), "Expected about eight names of ten"),
         (lambda name: "train", "none is in test or val"),
         (lambda name: ["train", "val", "test"][len(name) % 3], "Expected about eight names of ten"),
         (lambda name: {"test": "testing"}.get(split_of(name), split_of(name)), "got 'testing'"),

@@ -1,6 +1,7 @@
 """The exercises of notebook 06: right answers are accepted in any form, and a mistake gets its hint."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from exercise_answers import hold, hold_mistakes
@@ -28,6 +29,10 @@ def distinct(sequences):
     return count(tree)
 
 
+def new_after_the_one_before(sequences):
+    return sum(distinct([before, ids]) - len(before) for before, ids in pairwise([[], *sequences]))
+
+
 RIGHT = {
     "exact": exact,
     "distinct": distinct,
@@ -47,6 +52,7 @@ WRONG = {
         (lambda sequences: len(set(sum(sequences, []))), "A node is a token"),
         (lambda sequences: len({pair for ids in sequences for pair in enumerate(ids)}), "The same id at the"),
         (lambda sequences: max(map(len, sequences)), "For the input"),
+        (new_after_the_one_before, "compare with all"),
     ],
     "signal": [
         (lambda p, size: 1 - (1 - p) ** size, "all answers are right"),

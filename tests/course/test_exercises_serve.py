@@ -1,5 +1,7 @@
 """The exercises of notebook 11: right answers are accepted in any form, and a mistake gets its hint."""
 
+from zlib import crc32
+
 import pytest
 from exercise_answers import hold
 
@@ -73,6 +75,8 @@ WRONG = {
     "seed": [
         (lambda step, group, member, turn: step + group + member + turn, "get the same seed"),
         (lambda step, group, member, turn: ((step * 100 + group) * 100 + member) * 100 + turn, "get the same seed"),
+        (lambda *place: crc32(repr(place).encode()), "so few seeds"),
+        (lambda step, group, member, turn: 7919 * step + 104729 * group + 1299709 * member + 15485863 * turn, "so few seeds"),
         (lambda step, group, member, turn: -1, "at least 0"),
         (lambda step, group, member, turn: id(object()) + turn, "get the same seed"),
         (lambda step, group, member, turn: float(step), "at least 0"),

@@ -7,19 +7,19 @@ import pytest
 from exercise_answers import hold
 
 from course.exercises.tic_tac_toe import EXERCISES, blocks, check
-from tic_tac_toe.rules import after_move, legal_moves, to_move, winner
+from tic_tac_toe.rules import LINES, after_move, legal_moves, to_move, winner
 
 
-def forks(board):
-    """Play on: after the move and a pass of the opponent, count the squares that win immediately."""
+def forks(board, squares=False):
+    """Play on: after the move and a pass of the opponent, count the lines, or squares, that win immediately."""
     side, found = to_move(board), []
     for square in legal_moves(board):
         after = after_move(board, square)
         if winner(after):
             continue  # a won game has no fork
-        wins = [cell for cell in range(9) if after[cell] == "." and winner(after[:cell] + side + after[cell + 1 :]) == side]
-        # A square that completes two lines would count twice; none of the boards has one.
-        found += [square] if len(wins) >= 2 else []
+        next_boards = [after[:cell] + side + after[cell + 1 :] for cell in range(9) if after[cell] == "."]
+        lines = [sum(all(cells[i] == side for i in line) for line in LINES) for cells in next_boards]
+        found += [square] if sum(map(bool, lines) if squares else lines) >= 2 else []
     return found
 
 
@@ -28,6 +28,7 @@ WRONG = {
     "forks": [
         (lambda board: legal_moves(board), "Return those after which"),
         (lambda board: [s for s in forks(board) if s != "8"], "For the input"),  # does not count the threat that was there
+        (lambda board: forks(board, squares=True), "expected ['1'], got []"),  # two threats that need the same square
         (lambda board: [], "There are forks"),
         (lambda board: [s for s in legal_moves(board) if s == "5"], "For the input"),
         (lambda board: [int(s) for s in forks(board)], "For the input"),

@@ -29,7 +29,7 @@ WRONG = {
     "kl_penalty": (grpo_theory, {"HACK_STEPS": 4}, lambda: 0.01, "Still hacked: at weight 0.01"),
     "teacher": (tic_tac_toe, {"DEMONSTRATIONS": 128}, scrambled, "its rule is hard to learn"),
     "criterion": (ruler, {"STEPS": 3, "GAMES": 16}, ruler.brevity, "The share of games won falls"),
-    "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "No hole: the robot learned to come home"),
+    "hole": (own_environment, {"WALK_STEPS": 3}, own_environment.progress, "in the last two steps fewer than half must"),
     "silent": (serve, {"STEPS": 2}, lambda step, group, member, turn: member, "The policy still learns"),
     "hidden": (scale_out, {"STEPS": 5}, lambda: 0, "By step, with batches of age 0"),
     "memorised": (other_environments, {"STEPS": 3}, lambda step: list(range(8 * step, 8 * step + 8)), "Give it fewer different maps"),

@@ -87,6 +87,7 @@ def test_one_run_gives_no_interval():
         (lambda: Run(1e9, 1, 1, 1, (5, 2), 1, 1), r"prompt is \(5, 2\)"),
         (lambda: plan(Run(1e9, 1, 1, 1, 1, 1, 1), "B9000", 1), "expected one of T4"),
         (lambda: plan(Run(1e9, 1, 1, 1, 1, 1, 1), "H100", -1), "expected a price of at"),
+        (lambda: plan(Run(1e9, 1, 1, 1, 1, 1, 1), "H100", (4, 2)), "lowest, highest"),
     ],
 )
 def test_impossible_settings_raise(make, words):

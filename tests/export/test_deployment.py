@@ -16,7 +16,7 @@ from stand_in import standing_in
 import art_nb as art
 from art_nb.export import deployment
 from art_nb.utils.deploy_model import DeploymentResult, TogetherDeploymentConfig, WandbDeploymentConfig, deploy_model
-from art_nb.utils.deployment import push_to_hub
+from art_nb.utils.deployment import deploy_wandb, push_to_hub
 
 KEY = "hf_secret_of_the_tests"
 
@@ -306,6 +306,8 @@ def test_invalid_deployments_fail_before_any_request(model, checkpoint, tmp_path
     ]:
         with pytest.raises(error, match=words):
             deployed(model, **{"checkpoint": checkpoint, **change})
-    model.base_model = str(checkpoint)
-    with pytest.raises(ValueError, match="serves adapters on base models of the Hugging Face hub"):
-        deployed(model, checkpoint)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    for model.base_model in (str(checkpoint), "~/agent", "../agent"):
+        for deploy in (deployed, lambda *given: deployed(*given, None, "wandb"), lambda *given: deploy_wandb(*given, 7)):
+            with pytest.raises(ValueError, match="serve adapters on base models of the Hugging Face hub"):
+                deploy(model, checkpoint)

@@ -114,6 +114,27 @@ def test_a_damaged_adapter_is_one_line(run_folder, tmp_path, capsys):
     assert capsys.readouterr().err.startswith(f"art-nb export: {broken.parent} cannot be read: ") and not (tmp_path / "out").exists()
 
 
+def test_a_base_model_of_another_folder_is_named(run_folder, tmp_path, monkeypatch, capsys):
+    """Notebooks call their base model "../data/nano", whatever the folder of the export."""
+    checkpoint = find_checkpoint("m", shutil.copytree(run_folder[0], tmp_path / "notebooks/.art"))
+    shutil.copytree(checkpoint.base_model(), tmp_path / "base")
+    settings = {**checkpoint.settings(), "base_model_name_or_path": "../base"}
+    (checkpoint.folder / "adapter_config.json").write_text(json.dumps(settings))
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert main(["export", "m", "out"]) == 0
+    monkeypatch.chdir(tmp_path / "notebooks/out")
+    assert main(["export", "m", "../more", "--path", "../.art"]) == 1
+    assert "base model '../base' is not here: export in the folder of its training" in capsys.readouterr().err
+
+
+def test_what_an_upload_lacks_is_found_before_the_export(run_folder, tmp_path, monkeypatch, capsys):
+    for key, lacking in (("", "HF_TOKEN is not set"), ("hf_key", "export it with --base OWNER/NAME")):
+        monkeypatch.setenv("HF_TOKEN", key)
+        options = ["--as", "adapter", "--push", "hub:me/x", "--path", str(run_folder[0])]
+        assert main(["export", "m", str(tmp_path / "out"), *options]) == 1
+        assert lacking in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory):
     """A small random Llama with SmolLM2's tokenizer, which llama.cpp supports."""
@@ -176,7 +197,10 @@ def test_a_full_disk_leaves_no_files_and_the_checkpoint_unchanged(run_folder, tm
     assert list(tmp_path.iterdir()) == [] and files(run_folder[0]) == before
 
 
-def test_existing_files_are_not_replaced(run_folder, tmp_path):
+def test_existing_files_and_the_current_folder_are_not_replaced(run_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileExistsError, match="not the current one"):
+        export_checkpoint(find_checkpoint("m", run_folder[0]), "merged", ".")
     (tmp_path / "mine.txt").write_text("precious")
     with pytest.raises(FileExistsError, match="new or empty"):
         export_checkpoint(find_checkpoint("m", run_folder[0]), "merged", tmp_path)

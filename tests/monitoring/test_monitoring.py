@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from datetime import datetime
+from fnmatch import fnmatch
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
@@ -189,6 +190,10 @@ def test_weights_and_biases_gets_rows_tables_and_checkpoints_of_a_run(base, tmp_
         assert [line["conversation"] for line in lines] == [f"user: {HOSTILE}\n\nassistant: {r['turns'][1]['content']}" for r in said]
         assert [(line["reward"], line["seed"], line["step"]) for line in lines] == [(r["reward"], 1, r["step"]) for r in said]
 
+    globs = [m["metric"]["glob_name"] for m in found if m["type"] == "metric" and m["metric"].get("step_metric") == "training_step"]
+    for name in ("val/reward", "held_out/reward", "costs/all", "trajectories/train"):  # a split may have any name
+        assert any(fnmatch(name, glob) for glob in globs), name
+
     models = [each["artifact"] for each in found if each["type"] == "artifact" and each["artifact"]["type"] == "model"]
     assert [{*artifact["aliases"]} for artifact in models] == [{"latest", "step1"}, {"latest", "step2"}]
     for step, artifact in enumerate(models, start=1):
@@ -243,7 +248,26 @@ def test_weights_and_biases_unavailable_warns_once_and_logs_to_files(service, tm
     assert holding(tmp_path, KEY) == []
 
 
+def test_wandbs_variable_disables_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    model = model_of(tmp_path, report_metrics=["wandb"])
+    log(model, 1)
+    (monitor,) = model.monitors
+    monitor.close()
+    assert (monitor.sent, monitor.lost, monitor.trouble) == (1, 0, None) and not list(tmp_path.rglob("*.wandb"))
+
+
 # Langfuse
+
+
+def test_the_address_is_that_of_langfuses_own_client(monkeypatch):
+    from langfuse import Langfuse
+
+    keys = {"public_key": "pk-lf-me", "secret_key": SECRET}
+    for name in ("LANGFUSE_HOST", "LANGFUSE_BASE_URL"):  # the second takes precedence
+        monkeypatch.setenv(name, f"http://127.0.0.1:9/{name}")
+        monitor = LangfuseMonitor(**keys)
+        assert monitor.base_url == Langfuse(**keys, tracing_enabled=False)._base_url == f"http://127.0.0.1:9/{name}"
 
 
 def langfuse(url, **options):
@@ -446,7 +470,7 @@ def test_report_metrics_names_services(tmp_path, monkeypatch):
     ("make", "what"),
     [
         (lambda: WandbMonitor(mode="online"), "needs a key"),
-        (lambda: WandbMonitor(mode="on"), "expected 'online' or 'offline'"),
+        (lambda: WandbMonitor(mode="on"), "expected 'online', 'offline' or 'disabled'"),
         (lambda: WandbMonitor(backlog=0), "at least 1 row"),
         (lambda: langfuse("localhost:3000"), "expected a URL such as https://"),
         (lambda: langfuse("http://x", every=0), "for each trajectory"),

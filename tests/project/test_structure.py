@@ -73,7 +73,7 @@ def setup(tmp_path, monkeypatch):
     monkeypatch.setattr(setup_venv, "this_machine", lambda: Machine("Linux", False, False))
     commands = []
 
-    monkeypatch.setattr(setup_venv.subprocess, "run", lambda command, check: commands.append(command[1:3]))
+    monkeypatch.setattr(setup_venv.subprocess, "call", lambda command: commands.append(command[1:3]))
     monkeypatch.setattr(setup_venv, "pip", lambda python, what, arguments, log: commands.append(arguments))
     return tmp_path, commands
 
@@ -210,6 +210,13 @@ def test_an_interrupted_setup_starts_again(setup, monkeypatch):
     commands.clear()
     setup_venv.main([])
     assert len(commands) == 5 and not (root / ".venv/half").exists()
+
+
+def test_a_python_that_cannot_make_environments_is_one_line(setup, monkeypatch):
+    """Debian's python3 without the package python3-venv: the module venv prints what to install, and fails."""
+    monkeypatch.setattr(setup_venv.subprocess, "call", lambda command: 1)
+    with pytest.raises(SystemExit, match="^Python's module venv failed; its message above says why.$"):
+        setup_venv.main([])
 
 
 def test_here_keeps_torch_and_jupyter(setup, monkeypatch):

@@ -108,8 +108,10 @@ def test_a_token_is_made_once_and_the_disk_holds_only_its_digest(tmp_path):
     again, nothing = load_token(tmp_path, None)
     assert nothing is None and again.matches(made) and again.accepts_cookie(token.new_cookie())
     assert not load_token(tmp_path / "other", None)[0].matches(made)
-    with pytest.raises(ValueError, match="16 characters"):
-        load_token(tmp_path, "short")
+    for bad in ("short", "sixteen-and-more\n-characters", "schlüssel-schlüssel"):
+        with pytest.raises(ValueError, match="at least 16 printable ASCII characters"):
+            load_token(tmp_path, bad)
+    assert load_token(tmp_path, f"{TOKEN}\n")[0].matches(TOKEN)  # read from a file
 
 
 def test_secrets_are_readable_by_their_owner_alone_from_the_first_instant(tmp_path, monkeypatch):
@@ -155,7 +157,7 @@ def test_the_token_is_shown_even_if_the_first_start_fails(tmp_path, tiny_base, c
     assert "token (shown only once)" in shown.out and "--port" in shown.err
 
 
-def test_settings_come_from_options_environment_and_env_file_and_hide_the_token(tmp_path, monkeypatch):
+def test_settings_come_from_options_environment_and_env_file_and_hide_the_token(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".env").write_text("ART_NB_PORT=7001\nART_NB_SEED=3\nART_NB_TOKEN=from-the-env-file\nOTHER=1\n")
     monkeypatch.setenv("ART_NB_SEED", "4")
@@ -163,6 +165,8 @@ def test_settings_come_from_options_environment_and_env_file_and_hide_the_token(
     assert (found.port, found.seed, found.slots, found.host) == (7001, 4, 5, "127.0.0.1")
     assert found.base_models == {"a": "b", "c": "d"} and found.token.get_secret_value() == "from-the-env-file"
     assert "from-the-env-file" not in f"{found!r} {found} {found.model_dump_json()}"
+    monkeypatch.setenv("ART_NB_PROXIES", "127.0.0.1")
+    assert serve([]) == 2 and 'field "proxies" from source "EnvSettingsSource": expected JSON, e.g. ["' in capsys.readouterr().err
 
 
 def test_base_models_are_folders_or_hub_names_and_at_least_one(tmp_path, monkeypatch, capsys):

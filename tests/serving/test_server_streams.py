@@ -14,12 +14,15 @@ import httpx
 import psutil
 import pytest
 from running_server import TOKEN, Server
+from serving_app import serving_app
 
 from art_nb.backends.connection import RETRIED
+from art_nb.serving import openai_routes
+from art_nb.serving.app import make_app
 from art_nb.serving.backend_thread import MAX_BUFFERED, BackendThread
 from art_nb.serving.guard import Guard
 from art_nb.serving.settings import Settings
-from art_nb.serving.tokens import AccessToken
+from art_nb.serving.tokens import AccessToken, load_token
 
 HEADERS = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
 STORY = {"model": "tiny", "messages": [{"role": "user", "content": "a long story"}], "max_tokens": 400, "seed": 1, "temperature": 3}
@@ -214,6 +217,22 @@ def test_all_items_arrive_before_the_error_that_ended_them(streamed):
         assert thread.open_streams == 0
 
     streamed(main)
+
+
+def test_an_error_within_a_stream_is_sent_and_logged(tmp_path, monkeypatch, caplog):
+    """The client reads "see the server's log"."""
+
+    async def broken(chunks):
+        yield b"data: {}\n\n"
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(openai_routes, "events", broken)
+    monkeypatch.setattr(openai_routes, "_complete", lambda *_: nothing())
+    app = make_app(Settings(path=tmp_path, base_models={"tiny": "tiny"}, _cli_parse_args=[]), load_token(tmp_path, TOKEN)[0])
+    with serving_app(app) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", json={**STORY, "stream": True}, headers=HEADERS, timeout=60)
+    assert answer.status_code == 200 and "internal server error (RuntimeError); see the server's log" in answer.text
+    assert ["out of memory" in str(record.exc_info[1]) for record in caplog.records if record.exc_info] == [True]
 
 
 def test_a_stopped_server_ends_open_streams_without_a_traceback(tiny_base, tmp_path):

@@ -21,7 +21,7 @@ from running_server import TOKEN
 from test_remote import registered, remote
 
 import art_nb as art
-from art_nb.backends.connection import RequestRefused
+from art_nb.backends.connection import Connection, RequestRefused
 from art_nb.serving import work_routes
 from art_nb.serving.work import MAX_LEASES, WorkQueue
 from art_nb.serving.worker import EpisodeSeeds, EpisodeWorker, load_rollout, work
@@ -182,6 +182,7 @@ def test_a_worker_that_cannot_work_ends_with_a_message(server, tmp_path, monkeyp
         (server.url, "schlüssel", "an HTTP header cannot hold"),
     ):
         assert work([url, "--rollout=idle:rollout", f"--token={token}"]) == 2 and words in capsys.readouterr().err
+    assert work([server.url, "--rollout=idle:rollout", "--token=wrong\n"]) == 1 and "wrong api_key" in capsys.readouterr().err
     assert work([f"{server.url}/v1", *options]) == 1 and "token" in capsys.readouterr().err  # the address of OpenAI's clients
 
 
@@ -195,6 +196,27 @@ def test_the_seed_of_a_request_depends_on_episode_and_conversation_not_on_the_or
     again = [repeated.seeded({"messages": [{"role": "user", "content": "a"}]})["seed"] for _ in range(3)]
     assert len(set(again)) == 3 and again[0] == seeds("0 1 2 3", "a")["a"]
     assert repeated.seeded({"messages": [], "seed": 5})["seed"] == 5
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": 60}, {"stream": True}, {"extra_headers": {"x": "y"}}], ids=str)
+def test_an_episode_that_runs_again_has_the_same_samples_however_it_asks(server, tiny_base, tmp_path, options):
+    async def rollout(model, scenario):
+        asked = {"messages": [{"role": "user", "content": scenario}], "max_tokens": 6, "temperature": 50, **options}
+        answer = await model.openai_client().chat.completions.create(model=model.get_inference_name(), **asked)
+        choices = [chunk.choices[0] async for chunk in answer] if "stream" in options else answer.choices
+        said.append(choices[-1].token_ids)
+
+    async def main():
+        async with remote(server, tmp_path) as backend:
+            await registered(backend, tiny_base, "seeded")
+        episode = {"batch": "b", "place": 0, "model": "p/seeded", "step": 0, "task": {"scenario": "say", "seed": "0 0 0 0"}}
+        for _ in range(2):
+            await EpisodeWorker(connection, rollout, "w", 1)._run_episode(episode)
+        await connection.close()
+
+    said, connection = [], Connection(server.url, TOKEN, 10)
+    asyncio.run(main())
+    assert len(said) == 2 and said[0] == said[1]
 
 
 def test_restarts_of_the_server_use_up_no_lease(tmp_path):

@@ -70,6 +70,45 @@ def test_an_episode_of_trls_contract(timeout):
     assert client.requests[0]["temperature"] == 0.5 and client.requests[0]["tools"] == trajectory.tools
 
 
+@pytest.mark.parametrize("timeout", [None, 30])
+def test_parameters_and_columns_of_any_name_and_tools_without_self(timeout):
+    class Plot(Counter):
+        def reset(self, function: str = "", **row):
+            self.count = 0
+            return function
+
+        def plot(self, function: str, what: str) -> str:
+            """
+            Plot a function.
+
+            Args:
+                function: its formula.
+                what: the colour.
+            """
+            return f"{function} in {what}"
+
+        @staticmethod
+        def product(a: int, b: int) -> str:
+            """
+            Multiply.
+
+            Args:
+                a: one number.
+                b: the other.
+            """
+            return str(a * b)
+
+    calls = [("plot", {"function": "sin", "what": "red"}), ("product", {"a": 6, "b": 7})]
+    trajectory, _ = run(Plot, calls, "done", row={"function": "cos", "what": 1}, timeout=timeout)
+    assert [m["content"] for m in trajectory.messages() if m["role"] != "assistant"] == ["cos", "sin in red", "42"]
+
+
+def test_a_plain_tool_must_be_a_tool_with_one_parameter():
+    for tool in ("ad", "double"):
+        with pytest.raises(BrokenEnvironment, match=f"Misnamed.plain_tool is '{tool}': expected the name of a tool with one parameter"):
+            run(type("Misnamed", (Counter,), {"plain_tool": tool}), "3")
+
+
 def test_what_the_model_does_wrong_and_what_a_tool_raises_are_observations():
     answers = [("add", {"number": "2"}), ("subtract", {}), ("add", {"number": 101})], "done"
     trajectory, _ = run(Counter, *answers)

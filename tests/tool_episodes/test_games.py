@@ -116,6 +116,20 @@ class TestTextArena:
         assert "You are Player 1" in seen[0][0]["content"] and seen[1][1] == {"role": "assistant", "content": "[3]"}
         assert trajectory.reward == -1
 
+    def test_each_observation_is_shown_once(self):
+        """By default TextArena repeats the rules and all earlier boards before each new one."""
+        asked = []
+
+        def opponent(messages):
+            asked.append(messages)
+            return f"[{len(asked) + 2}]"
+
+        trajectory = play(lambda: TextArenaEnvironment("TicTacToe-v0", opponent=opponent), "[0]", "[1]", "[8]")
+        for messages in (trajectory.messages()[:-1], asked[-1]):
+            texts = [m["content"] for m in messages if m["role"] == "user"]
+            assert ["You are Player" in text for text in texts] == [True, False, False]
+            assert [text.count("Available Moves") for text in texts[1:]] == [2, 2]  # after each of the two new moves
+
     def test_an_invalid_move_loses(self):
         trajectory = play(lambda: TextArenaEnvironment("TicTacToe-v0"), "the middle")
         assert trajectory.reward == -1 and trajectory.metrics["invalid_move"]

@@ -76,6 +76,17 @@ def test_an_image_is_refused():
         play(mcp_environment(weather), [("photo", {})])
 
 
+def test_the_text_of_an_embedded_resource_is_shown():
+    def server():
+        made = MCPServer("files")
+        resource = mcp.types.TextResourceContents(uri="file:///a.txt", text="its text")
+        content = [mcp.types.TextContent(text="a file:"), mcp.types.EmbeddedResource(resource=resource)]
+        made.add_tool(lambda: mcp.types.CallToolResult(content=content), name="fetch_file", description="Fetch a file.")
+        return made
+
+    assert play(mcp_environment(server), [("fetch_file", {})], "done").messages()[2]["content"] == "a file:\nits text"
+
+
 def test_a_tool_that_the_contract_excludes_is_refused():
     def server():
         made = MCPServer("bad")
@@ -85,6 +96,20 @@ def test_a_tool_that_the_contract_excludes_is_refused():
     with pytest.raises(ValueError, match="a tool cannot be named 'reset'"):
         mcp_environment(server)
     assert mcp_environment(server, leave_out=["reset"])
+
+
+def test_names_of_tools_may_have_hyphens_and_those_of_parameters_may_not():
+    made = MCPServer("issues")
+    made.add_tool(lambda: "two issues", name="list-issues", description="List the issues.")
+    trajectory = play(mcp_environment(lambda: made), [("list-issues", {})], "done")
+    assert trajectory.messages()[2]["content"] == "two issues" and trajectory.tools[1]["function"]["name"] == "list-issues"
+
+    async def list_tools(context, params):
+        schema = {"type": "object", "properties": {"from": {"type": "string"}}}
+        return mcp.ListToolsResult(tools=[mcp.types.Tool(name="send", description="Send.", input_schema=schema)])
+
+    with pytest.raises(ValueError, match="the tool send has a parameter 'from', which Python excludes"):
+        mcp_environment(lambda: mcp.server.Server("mails", on_list_tools=list_tools))
 
 
 def test_a_server_that_changed_its_tools_costs_the_rollout():

@@ -1,6 +1,7 @@
 """OpenEnv: servers of others played here, and our environments played by its own client, with the package itself."""
 
 import asyncio
+import threading
 from typing import Literal
 
 import httpx
@@ -159,6 +160,36 @@ def test_openenvs_client_plays_our_environments(name):
     assert {tool["name"]: tool["input_schema"] for tool in tools} == {
         n: s["function"]["parameters"] for n, s in environment_tools(own.factory()).items()
     }
+
+
+def test_a_session_awaits_async_tools_and_leaves_its_environment():
+    left = threading.Event()
+
+    class Room:
+        def __enter__(self):
+            self.light = "on"
+
+        def reset(self, **row):
+            return f"The light is {self.light}."
+
+        async def look(self) -> str:
+            """Look around."""
+            await asyncio.sleep(0)
+            return "a door"
+
+        def get_reward(self):
+            return 0.0
+
+        def __exit__(self, *error):
+            left.set()
+
+    with serving_app(openenv_app(Room)) as url, GenericEnvClient(base_url=url).sync() as client:
+        left.clear()  # the server has made an environment to describe it
+        assert client.reset().observation["result"] == "The light is on."
+        step = client.step({"type": "call_tool", "tool_name": "look", "arguments": {}})
+        assert step.observation["result"] == "a door" and not left.is_set()
+        client.close()
+        assert left.wait(10)
 
 
 def test_our_environments_served_by_openenv_are_played_here_again():

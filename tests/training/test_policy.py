@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftConfig, get_peft_model
 from safetensors.torch import load_file
 from tiny_models import FAMILIES, make_checkpoint, make_tokenizer
 
@@ -135,6 +135,15 @@ def test_loading_an_adapters_folder_continues_from_that_adapter(checkpoints, tmp
     assert_close(*logits_of_both(again))
     Learner(again).learn(random_sequences(), TrainConfig(learning_rate=1e-2))
     assert not torch.equal(logits_of_both(again)[0], logits_of_both(policy)[0])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_adapter_keeps_the_revision_of_its_base_model(checkpoints, tmp_path, engine):
+    """Transformers ignores the revision of a folder. PEFT loads a saved adapter's base model in the stored revision."""
+    load_policy(checkpoints["qwen3"], engine=engine, init_args={"revision": "v1"}).model.save_pretrained(tmp_path)
+    assert PeftConfig.from_pretrained(tmp_path).revision == "v1"
+    load_policy(tmp_path, engine=engine).model.save_pretrained(tmp_path / "again")
+    assert PeftConfig.from_pretrained(tmp_path / "again").revision == "v1"
 
 
 def test_untied_heads_and_adapters_on_experts_are_merged_too(tmp_path):

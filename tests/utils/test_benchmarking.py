@@ -123,6 +123,11 @@ def test_format_message_and_get_model_step(tmp_path):
     call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": '{"at": 3}'}}
     assert format_message({"role": "assistant", "content": "so", "tool_calls": [call]}) == 'Assistant:\nso\nlook({"at": 3})'
     assert format_message({"role": "user", "content": None}) == "User:"
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    parts = [{"type": "text", "text": "what is"}, picture, {"type": "text", "text": "this?"}]
+    assert format_message({"role": "user", "content": parts}) == "User:\nwhat is\n[image_url]\nthis?"
+    custom = {"id": "1", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
+    assert format_message({"role": "assistant", "tool_calls": [custom]}) == "Assistant:\nsql(select 1)"
     model = art.Model(name="m", project="p")
     assert get_model_step(model, str(tmp_path)) == 0
     for step in (0, 12):

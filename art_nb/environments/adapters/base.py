@@ -7,6 +7,7 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from keyword import iskeyword
 from typing import Any
 
 from art_nb.environments.tools import resolved
@@ -28,7 +29,7 @@ def import_extra(module: str, name: str) -> Any:
         raise ImportError(f"{module} is not installed: pip install 'art-nb[{name}]'") from error
 
 
-async def call_and_await(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+async def call_and_await(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     """Call a function, and await its result if it is async."""
     result = function(*args, **kwargs)
     return await result if inspect.isawaitable(result) else result
@@ -53,8 +54,8 @@ def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call"
 
 def _method(function: dict, call: str) -> Callable[..., Any]:
     name, parameters = function["name"], resolved(function.get("parameters") or {})
-    if not name.isidentifier() or name.startswith("_") or name in RESERVED:
-        raise ValueError(f"a tool cannot be named {name!r} (reserved, or not a public Python name): rename or omit it")
+    if name.startswith("_") or name in RESERVED:
+        raise ValueError(f"a tool cannot be named {name!r} (reserved, or not public): rename or omit it")
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
 
     def method(self: Any, **arguments: Any) -> Any:
@@ -62,6 +63,8 @@ def _method(function: dict, call: str) -> Callable[..., Any]:
 
     kind = inspect.Parameter.KEYWORD_ONLY
     hints = {key: _hint(schema) for key, schema in properties.items()}
+    if excluded := [key for key in hints if not key.isidentifier() or iskeyword(key)]:
+        raise ValueError(f"the tool {name} has a parameter {excluded[0]!r}, which Python excludes: rename it, or omit it")
     given = [
         inspect.Parameter(key, kind, annotation=hints[key], default=inspect.Parameter.empty if key in required else None)
         for key in sorted(hints, key=lambda key: key not in required)

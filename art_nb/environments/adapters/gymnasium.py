@@ -14,7 +14,7 @@ CARDS = {1: "an ace"}
 
 
 def _on_a_map(environment: Any, observation: int) -> str:
-    """Return the map of FrozenLake or CliffWalking, with the player's square in brackets, and the position in words."""
+    """Return the map, and the position in words: FrozenLake's player is in brackets, CliffWalking's is an x."""
     frame = re.sub(r"\x1b\[41m(.)\x1b\[0m", r"[\1]", environment.render())
     width = len(environment.unwrapped.desc[0]) if hasattr(environment.unwrapped, "desc") else environment.unwrapped.shape[1]
     row, column = divmod(observation, width)
@@ -87,7 +87,6 @@ class GymnasiumEnvironment(AbstractContextManager):
         self._names = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)", re.IGNORECASE)
         self._first, self._goal = int(space.start), aim if goal is None else goal
         self._describe = describe or ours or (lambda environment, observation: str(observation))
-        self._reward, self._steps, self._terminated, self._truncated = 0.0, 0, False, False
 
     def reset(self, seed: int = 0, **row: Any) -> str:
         """Start the game of this seed. Returns goal, actions and first observation; other columns are ignored."""

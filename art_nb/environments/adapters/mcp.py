@@ -71,8 +71,6 @@ class McpEnvironment(AbstractContextManager):
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._calls: Calls = []
-        self._errors, self._over = 0, False
 
     def reset(self, task: str = "", **row: Any) -> str:
         """Connect. Returns the server's instructions and the task; other columns are ignored."""
@@ -81,7 +79,8 @@ class McpEnvironment(AbstractContextManager):
         self._portal, self._client, tools = connect(self._stack)
         if tools != known:
             raise BrokenEnvironment("the server's tools have changed since they were listed: call mcp_environment again")
-        self._calls, self._errors, self._over = [], 0, False
+        self._calls: Calls = []
+        self._errors, self._over = 0, False
         return "\n\n".join(filter(None, (self._client.instructions, task)))
 
     def _call(self, name: str, arguments: dict) -> str:
@@ -103,9 +102,10 @@ class McpEnvironment(AbstractContextManager):
             self._errors += 1
             return f"Error: {error}"
         self._errors += bool(result.is_error)
-        if other := {part.type for part in result.content} - {"text"}:
+        parts = [part.resource if part.type == "resource" else part for part in result.content]  # such as a file's text
+        if other := {part.type for part, inner in zip(result.content, parts, strict=True) if not hasattr(inner, "text")}:
             raise BrokenEnvironment(f"the tool {name} returned {', '.join(sorted(other))}: only text can be shown")
-        return "\n".join(part.text for part in result.content)
+        return "\n".join(part.text for part in parts)
 
     def get_reward(self) -> float:
         """Return the reward of the calls so far."""

@@ -74,7 +74,6 @@ class OpenEnvEnvironment(AbstractContextManager):
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._reward, self._steps, self._done, self._truncated = 0.0, 0, False, False
 
     def reset(self, **row: Any) -> str:
         """Open a session and reset it with the row's columns, except `prompt`. Returns the first observation."""

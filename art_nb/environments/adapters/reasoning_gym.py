@@ -43,7 +43,7 @@ class ReasoningGymEnvironment:
     instruction: text after the question; by default it asks for the format that the parser expects.
     size: items of a split, which `reset` counts from 0. config: of the dataset.
 
-    The splits train, val and test start at different seeds; `item` is reasoning-gym's item, the same on every machine.
+    The splits start at different seeds. The items of a few data sets, such as word_ladder, also depend on PYTHONHASHSEED.
     Raises: ImportError without the extra; ValueError for an unknown dataset, parser, split or index, or a size out of range.
     """
 

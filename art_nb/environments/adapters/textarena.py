@@ -70,13 +70,14 @@ class TextArenaEnvironment:
         self._arena, self._game, self._players = import_extra("textarena", "textarena"), game, players
         self._options, self._given, self._me = options, opponent, 0
         self._seen: Messages = []
+        self._observed: dict[int, str] = {}  # each player's last observation, which TextArena repeats before a new one
         self._result: tuple[dict, dict] | None = None
 
     def reset(self, seed: int = 0, player: int = 0, **row: Any) -> str:
         """Start the game of this seed as player 0 or 1. Returns the rules and first observation; ignores other columns."""
         if not 0 <= player < self._players:
             raise ValueError(f"player is {player}: expected 0 to {self._players - 1}")
-        self._me, self._result, self._turns, self._seen = player, None, 0, []
+        self._me, self._result, self._turns, self._seen, self._observed = player, None, 0, [], {}
         self._opponent, self._random = self._given or random_player(seed), random.Random(seed).getstate()
         self._env = self._run(lambda: self._arena.make(self._game, **self._options))
         self._run(lambda: self._env.reset(num_players=self._players, seed=seed))
@@ -97,9 +98,11 @@ class TextArenaEnvironment:
     def _until_my_turn(self) -> str:
         while self._result is None:
             player, seen = self._run(self._env.get_observation)
+            new = str(seen).removeprefix(self._observed.get(player, "")).strip() or str(seen).strip()
+            self._observed[player] = str(seen)
             if player == self._me:
-                return str(seen).strip()
-            self._seen.append({"role": "user", "content": str(seen).strip()})
+                return new
+            self._seen.append({"role": "user", "content": new})
             try:
                 move = self._opponent(self._seen)
             except Exception as error:

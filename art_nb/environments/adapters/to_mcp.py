@@ -17,8 +17,8 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
 
     Raises: ImportError without the extra; whatever `reset` raises.
     """
-    types, first = import_extra("mcp.types", "mcp"), observation_text("reset", environment.reset(**row))
-    tools = environment_tools(environment)
+    types, server = import_extra("mcp.types", "mcp"), import_extra("mcp.server", "mcp")
+    first, tools = observation_text("reset", environment.reset(**row)), environment_tools(environment)
 
     async def list_tools(context: Any, params: Any) -> Any:
         return types.ListToolsResult(tools=listed_tools(types.Tool, tools))
@@ -32,5 +32,4 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
             text, failed = str(error), True
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
 
-    make = import_extra("mcp.server", "mcp").Server
-    return make(name, instructions=first, on_list_tools=list_tools, on_call_tool=call_tool)
+    return server.Server(name, instructions=first, on_list_tools=list_tools, on_call_tool=call_tool)

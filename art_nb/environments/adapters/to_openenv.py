@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from art_nb.environments.adapters.base import import_extra, listed_tools
@@ -23,13 +25,15 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
     server, types, interfaces = (import_extra(f"openenv.core.env_server{part}", "openenv") for part in parts)
 
     class Session(interfaces.Environment):  # type: ignore[name-defined]
-        """A session: one environment, reset whenever the client requests it."""
+        """A session: one environment, entered if it is a context manager, and reset whenever the client requests it."""
 
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self) -> None:
             super().__init__()
-            self._environment = environment_factory()
+            self._environment, self._stack = environment_factory(), ExitStack()
+            if hasattr(self._environment, "__enter__"):
+                self._stack.enter_context(self._environment)
             self._tools = environment_tools(self._environment)
             self._total_reward, self._steps = 0.0, 0
 
@@ -46,6 +50,8 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
             try:
                 arguments = parse_arguments(self._tools.values(), action.tool_name, action.arguments)
                 result = getattr(self._environment, action.tool_name)(**arguments)
+                if asyncio.iscoroutine(result):
+                    result = asyncio.run(result)
             except Exception as error:  # as in TRL, the model reads what was wrong
                 result = f"Error: {error}"
             worth = float(self._environment.get_reward()) if self._over else self._progress()
@@ -54,6 +60,9 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
             return types.CallToolObservation(
                 tool_name=action.tool_name, result=result, done=self._over, reward=reward, metadata=metadata
             )
+
+        def close(self) -> None:
+            self._stack.close()
 
         @property
         def state(self) -> Any:

@@ -64,7 +64,6 @@ class VerifiersEnvironment(AbstractContextManager):
 
     def __init__(self) -> None:
         self._stack = ExitStack()
-        self._over = False
 
     def reset(self, index: int = 0, **row: Any) -> str:
         """Start the task at this position. Returns its system prompt, if any, and its prompt; other columns are ignored."""
@@ -127,16 +126,13 @@ class VerifiersEnvironment(AbstractContextManager):
             self._over = True
         return "Thank you."
 
-    def _score(self) -> None:
-        if not self._scored:
-            self._scored = True
-            self._portal.call(self._task.score, self._trace)
-
     def get_reward(self) -> float:
         """Return the weighted sum of the task's rewards; 0 before the end. Raises: whatever a reward function raises."""
         if not self._over:
             return 0.0
-        self._score()
+        if not self._scored:
+            self._scored = True
+            self._portal.call(self._task.score, self._trace)
         return float(self._trace.reward)
 
     @property

@@ -46,9 +46,7 @@ def comparison_table(
         rows = pandas.concat([rows.iloc[:0], *parts])
     if rows.empty:
         raise ValueError(f"no trajectories with {metric_name!r} were logged")
-    rank = {name: i for i, name in enumerate(order)}
-    rows = rows.sort_values(["model", "step"], key=lambda c: c.map(rank) if c.name == "model" else c, kind="stable")
-    groups = rows.groupby(["model", "step"], sort=False)["value"]
-    table = groups.agg(trajectories="count", mean="mean", error="sem").reset_index()
+    groups = rows.assign(model=pandas.Categorical(rows["model"], order)).groupby(["model", "step"], observed=True)["value"]
+    table = groups.agg(trajectories="count", mean="mean", error="sem").reset_index().astype({"model": object})
     half = Z * table.pop("error")
     return table.assign(low=table["mean"] - half, high=table["mean"] + half)

@@ -86,8 +86,9 @@ class Repair(ToolEpisode):
         bug = self.problem.bug
         if bug is None or file != bug.file:
             return False
-        same = common_ends(old, new)[0]
-        return first + same <= self.bug_line + max(len(bug.now), 1) - 1 and last >= self.bug_line - (0 if bug.now else 1)
+        start, end = common_ends(old, new)
+        first, last = first + start, last - end  # the lines that differ
+        return first <= self.bug_line + max(len(bug.now), 1) - 1 and last >= self.bug_line - (0 if bug.now else 1)
 
     def verdict(self, files: dict[str, str], tests: tuple[Check, ...]) -> Verdict:
         """Run tests on files in the sandbox."""
@@ -295,10 +296,11 @@ class CodeRepair(Repair):
         self._earlier.append((dict(self.files), self.bug_line))
         self.files[file] = text
         self.edits += 1
-        if not self.found and self.touches_bug(file, first, last, lines[first - 1 : last], new):
+        old = lines[first - 1 : last]
+        if not self.found and self.touches_bug(file, first, last, old, new):
             self.found = self.edits
-        if self.problem.bug and file == self.problem.bug.file and last < self.bug_line:
-            self.bug_line += len(new) - (last - first + 1)
+        if self.problem.bug and file == self.problem.bug.file and last - common_ends(old, new)[1] < self.bug_line:
+            self.bug_line += len(new) - len(old)
         self.seen = None
         return "Replaced."
 

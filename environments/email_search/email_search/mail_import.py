@@ -58,7 +58,8 @@ def read_mails(source: Path, owner: str) -> Iterator[Mail]:
     if not source.exists():
         raise FileNotFoundError(f"{source} does not exist; it should be an .mbox file or a folder of .eml files")
     if source.is_dir():
-        letters = (path.read_bytes() for path in sorted(source.rglob("*.eml")))
+        files = [path for path in source.rglob("*") if path.suffix.lower() == ".eml" and path.is_file()]
+        letters = (path.read_bytes() for path in sorted(files))
     else:
         box = standard_mailbox.mbox(source, create=False)
         letters = (box.get_file(key).read() for key in box.iterkeys())
@@ -219,7 +220,7 @@ def _rows(source: str | Iterable[dict], splits: list[str]) -> Iterator[dict]:
     from datasets import load_dataset
 
     for split in splits:
-        yield from load_dataset(source, split=split)
+        yield from ({"split": split, **row} for row in load_dataset(source, split=split))
 
 
 def enron_mails(rows: Iterable[dict]) -> Iterator[Mail]:
@@ -248,8 +249,8 @@ def _enron_date(value: datetime | str | None) -> str:
 
 
 def enron_scenario(row: dict) -> Scenario:
-    """Convert a row with id, split, question, answer, message_ids, inbox_address and query_date."""
+    """Convert a row with id, question, answer, message_ids, inbox_address, query_date, and split (by default "train")."""
     return Scenario(
-        f"enron-{row['id']}", row["split"], row["question"], row["answer"], tuple(row["message_ids"]),
+        f"enron-{row['id']}", row.get("split", "train"), row["question"], row["answer"], tuple(row["message_ids"]),
         row["inbox_address"].lower(), str(row["query_date"])[:10],
     )  # fmt: skip

@@ -35,10 +35,10 @@ def heuristic_player(search: EmailSearch, **arguments: str) -> None:
         result = search.call("search_emails", {"keywords": " ".join(words), **arguments})
         ids = _ids(result)
         words.pop()
-    pattern = next(answer for words_asked, answer in PATTERNS if re.search(words_asked, question.lower()))
+    pattern = next((answer for words_asked, answer in PATTERNS if re.search(words_asked, question.lower())), None)
     for message_id in ids[:2]:
         page = search.call("read_email", {"message_id": message_id})
-        if found := re.search(pattern, page.partition("\n\n")[2]):
+        if pattern and (found := re.search(pattern, page.partition("\n\n")[2])):
             answer = found[found.re.groups]
             search.call("return_final_answer", {"answer": answer, "sources": [message_id]})
             return
@@ -106,7 +106,7 @@ def avoid_giving_up(client: Any, tries: int = 16) -> Any:
 
 
 def _ids(result: str) -> list[str]:
-    return re.findall(r"^(m\d+) ", result, re.MULTILINE)
+    return re.findall(r"^(\S+) \d{4}-\d\d-\d\d ", result, re.MULTILINE)
 
 
 def _query(question: Question) -> dict[str, str]:

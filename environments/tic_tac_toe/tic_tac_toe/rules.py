@@ -53,8 +53,11 @@ def render(board: Board) -> str:
 
 
 def board_of(content: str) -> list[list[int]] | None:
-    """Parse a rendered board into rows for the trajectory viewer: 1 for x, 2 for o, 0 for empty; None for other text."""
-    rows = [line.split(" ") for line in content.splitlines()[1:]]
+    """Parse a rendered board, with or without text after it, into rows for the trajectory viewer; None for other text.
+
+    1 is x, 2 is o, 0 is empty.
+    """
+    rows = [line.split(" ") for line in content.splitlines()[1:4]]
     if [len(row) for row in rows] != [3, 3, 3] or not {cell for row in rows for cell in row} <= set(".xo"):
         return None
     return [[".xo".index(cell) for cell in row] for row in rows]

@@ -6,6 +6,7 @@ verdict: right, not attempted, or wrong. Where the answer equals that of a commo
 
 from __future__ import annotations
 
+import dis
 import inspect
 import math
 import sys
@@ -13,10 +14,11 @@ import traceback
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal
 
 TOLERANCE = 1e-3
+IDLE = {"RESUME", "NOP", "LOAD_CONST", "RETURN_VALUE", "RETURN_CONST"}  # the instructions of a stub
 
 
 @dataclass(frozen=True)
@@ -116,9 +118,9 @@ def _empty(value: Any) -> bool:
 
 
 def _nothing_returned(answer: Callable) -> CheckResult:
-    """Return the verdict on a function that returned nothing: a stub, which uses no names, or one that lacks a return."""
+    """Return the verdict on a function that returned nothing: a stub, which computes nothing, or one that lacks a return."""
     code = getattr(answer, "__code__", None)
-    if code and (code.co_names or code.co_nlocals > len(inspect.signature(answer).parameters)):
+    if code and {instruction.opname for instruction in dis.get_instructions(code)} - IDLE:
         return CheckResult("wrong", "Your function returned None for every input: is a `return` missing?")
     return CheckResult("not attempted", "Not attempted yet.")
 
@@ -132,7 +134,8 @@ def _line(error: BaseException, answer: Any) -> str:
 
 def is_number(value: Any, kind: type = Real) -> bool:
     """Return whether a value is a finite number, Python's or numpy's. kind: `numbers.Integral` for a whole one."""
-    return isinstance(value, kind) and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]
+    known = isinstance(value, kind) and not isinstance(value, bool)
+    return known and (isinstance(value, Integral) or math.isfinite(value))
 
 
 def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], CheckResult]:

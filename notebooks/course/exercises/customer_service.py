@@ -44,12 +44,12 @@ PASS = Exercise(
 Event = tuple[str, str]
 
 
-def _unconfirmed(events: list[Event], word=True, once=True, latest=True, named=True) -> int:
+def _unconfirmed(events: list[Event], word=True, once=True, latest=True, named=True, last=True) -> int:
     """Count writes without a yes; each option switched off is something that a learner may forget."""
     broken, proposal, agreed = 0, "", False
     for who, text in events:
         if who == "agent":
-            proposal, agreed = text, agreed and not latest
+            proposal, agreed = text if last else proposal + text, agreed and not latest
         elif who == "customer":
             yes = "yes" in (text.lower().replace(".", " ").replace(",", " ").split() if word else text.lower())
             agreed = yes or (agreed and not latest)
@@ -72,6 +72,9 @@ CONVERSATIONS: list[list[Event]] = [
     [ASK, ("customer", "Oh, yes."), ("write", "#W1")],
     [ASK, ("customer", "Yesterday I moved."), ("write", "#W1")],
     [ASK, ("customer", "Yes."), ("customer", "No, wait."), ("write", "#W1")],
+    [ASK, ("customer", "Yes."), ("agent", "Do you confirm #W2, too?"), ("customer", "Yes."), ("write", "#W1")],
+    [ASK, ("customer", "One moment."), ("customer", "Yes."), ("write", "#W1")],
+    [ASK, ("agent", "I wait for your yes."), ("write", "#W1")],
     [("customer", "Yes, cancel #W1."), ("write", "#W1"), ASK, ("customer", "YES"), ("write", "#W1"), ("write", "#W2")],
 ]
 
@@ -85,6 +88,8 @@ CONFIRMED = Exercise(
             lambda events: _unconfirmed(events, latest=False),
         "A yes to `#W1` does not permit `#W2`: the agent's proposal must name the order that is changed.":
             lambda events: _unconfirmed(events, named=False),
+        "An earlier proposal is no longer valid: the agent's last message before the yes must name the order.":
+            lambda events: _unconfirmed(events, last=False),
         "This counts all writes. Those after a yes are allowed.":
             lambda events: sum(who == "write" for who, _ in events),
     },
@@ -97,11 +102,15 @@ def _pays(solved: bool, due: bool, looked: bool, broken: int) -> float:
     return 0.3 * looked + (1.0 * solved if due or looked else 0.0) - 1.5 * broken
 
 
-def _wrong_pay(pay: Callable[..., Any]) -> str | None:
+def _wrong_pay(answer: Callable[..., Any]) -> str | None:
     every = [(solved, due, looked, broken) for solved in (False, True) for due in (False, True) for looked in (False, True)
              for broken in (0, 1, 2)]  # fmt: skip
-    if not all(is_number(pay(*case)) for case in every):
+    if not all(is_number(answer(*case)) for case in every):
         return "Expected a number."
+
+    def pay(*case: Any) -> float:
+        return round(float(answer(*case)), 9)  # 1 + 0.2 - 1 is below 0.2 by rounding only
+
     for due in (True, False):
         if pay(True, due, True, 0) <= pay(False, due, True, 0):
             return "An agent that looked and solved the task must earn more than one that looked and did not."

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from math import log2
-from statistics import NormalDist, fmean, stdev
+from statistics import NormalDist, fmean, pstdev, stdev
 from typing import TYPE_CHECKING
 
 from course.exercises import Exercise, checker, is_number
@@ -144,6 +144,8 @@ RISE = Exercise(
             lambda before, after: _interval(d := _paired(before, after), stdev(d)),
         "You divide by the number of games. Divide by its square root.":
             lambda before, after: _interval(d := _paired(before, after), stdev(d) / len(d)),
+        "You divide by n in the deviation. That of a sample divides by n - 1 (in numpy: ddof=1).":
+            lambda before, after: _interval(d := _paired(before, after), pstdev(d) / len(d) ** 0.5),
         "One standard error on each side covers 68%. 95% needs 1.96 of them.":
             lambda before, after: _interval(d := _paired(before, after), stdev(d) / len(d) ** 0.5, 1.0),
         "The sign: after minus before.":
@@ -167,7 +169,7 @@ VERDICT = Exercise(
     right=_verdict,
     cases=lambda: [
         (25, 60, 58, 62), (4, 12, 70, 84), (20, 22, 21, 23), (25, 60, 27, 60), (10, 10, 38, 40), (30, 70, 36, 40),
-        (10, 40, 30, 46), (20, 24, 27, 27), (25, 60, 25, 60),
+        (10, 40, 30, 46), (20, 24, 27, 27), (25, 60, 25, 60), (20, 30, 25, 35), (20, 30, 20, 25),
     ],
     mistakes={
         "You compare with the untrained agent at T = 1 only. (25, 60, 58, 62) is sharpening: a lower temperature gives 60.":

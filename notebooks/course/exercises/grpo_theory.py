@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from course import grpo
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from course.exercises.training import draw, draws, gather, percents, with_new_model
 from game_2048.rules import legal_moves, parse
 
@@ -350,7 +350,7 @@ def train_on_length(weight: float) -> tuple[list[float], list[float]]:
 
 def _why_still_hacked(answer: Callable[[], float]) -> str | None:
     weight = answer()
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
+    if not is_number(weight):
         return f"Expected a number, got {weight!r}."
     if not 0 < weight <= 10:
         return f"Expected a weight above 0 and at most 10, got {weight:g}."

@@ -64,10 +64,10 @@ def _bisect(environment: Any, turns: int) -> list[str]:
     """Turn the dial to the middle of the remaining range, at most `turns` times. Returns the tool's answers."""
     low, high = 1, 50
     said: list[str] = []
-    while len(said) < turns and "open" not in said:
+    while len(said) < turns and not (said and "open" in said[-1]):
         middle = (low + high) // 2
-        said.append(environment.turn(number=middle))
-        low, high = (middle + 1, high) if said[-1] == "higher" else (low, middle - 1)
+        said.append(str(environment.turn(number=middle)))
+        low, high = (middle + 1, high) if "higher" in said[-1] else (low, middle - 1)
     return said
 
 
@@ -85,9 +85,9 @@ def _wrong_adapter(adapter: Callable[[], Any]) -> str | None:
     if environment.get_reward() != 0 or environment.over:
         return "After `reset` the reward must be 0 and `over` false."
     said = _bisect(environment, 8)
-    if said[-1] != "open" or environment.get_reward() != 1 or not environment.over:
+    if "open" not in said[-1] or environment.get_reward() != 1 or not environment.over:
         return (
-            f"Always turned to the middle of the remaining range, your safe said {', '.join(map(str, said))}. Then "
+            f"Always turned to the middle of the remaining range, your safe said {', '.join(said)}. Then "
             f"`get_reward()` must be 1 and `over` true; they are {environment.get_reward()!r} and {environment.over!r}."
         )
     if other.over or other.get_reward() != 0:

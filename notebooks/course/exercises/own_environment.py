@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STEPS = {"left": (0, -1), "right": (0, 1), "up": (-1, 0), "down": (1, 0)}
 CELLS = list(product(range(4), repeat=2))
 WAYS = [(place, home) for place in CELLS for home in CELLS if place != home]
-NAMES = [f"{word} {n}" for word in ("walk", "Walk", "way") for n in range(1000)]
+NAMES = [name for n in range(1000) for name in (f"walk {n}", f"Walk {n}.txt", f"{n} ways home")]
 
 
 def _distance(place, home) -> int:
@@ -177,8 +177,8 @@ def _why_no_hole(step_reward: StepReward) -> str | None:
         draw(panels, {names[0]: "trained", names[1]: "failed"})
     if fmean(home[-2:]) < 0.5:
         return None
-    return (f"No hole: the robot learned to come home; by step, these shares of walks ended there: {percents(home)}. "
-            "Let a longer walk collect more.")  # fmt: skip
+    return (f"The hole is too small: by step, these shares of walks ended at home: {percents(home)}; in the last two steps "
+            "fewer than half must. Let a longer walk collect more.")  # fmt: skip
 
 
 HOLE = Exercise(right=lambda before, after: 7.0 - after, cases=lambda: [(3, 2)], accept=_why_no_hole)

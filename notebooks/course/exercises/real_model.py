@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from os.path import commonprefix
 
 from course.exercises import Exercise, checker
@@ -26,12 +27,17 @@ def _distinct(sequences: list[list[int]]) -> int:
 SEQUENCES = [
     [[1, 2, 3, 4], [1, 2, 3, 5], [1, 2, 6]], [[1, 2, 3], [1, 2, 3]], [[1, 2, 3], [4, 2, 3]], [[1, 1, 1], [1, 1, 1, 1]],
     [[1, 2, 3, 4], [1, 2, 3, 5], [7, 8, 9], [7, 8, 6], [7]],
+    [[1, 2], [3], [1, 2, 4]],
 ]  # fmt: skip
 
 
 def _shared_by_all(sequences: list[list[int]]) -> int:
     shared = len(commonprefix(sequences))
     return shared + sum(len(ids) - shared for ids in sequences)
+
+
+def _beyond_the_one_before(sequences: list[list[int]]) -> int:
+    return sum(len(ids) - len(commonprefix([before, ids])) for before, ids in pairwise([[], *sequences]))
 
 
 def _signal(p: float, size: int) -> float:
@@ -67,6 +73,8 @@ DISTINCT = Exercise(
         "The same id at the same position is the same node only if all tokens before it are equal, too.":
             lambda sequences: len({(n, token) for ids in sequences for n, token in enumerate(ids)}),
         "You share the prefix that all sequences have in common. Some of them share a longer prefix.": _shared_by_all,
+        "You compare each sequence with the one before it only. They need not be sorted: compare with all.":
+            _beyond_the_one_before,
         "Equal sequences are one path; but two that differ only at the end share their beginning as well.":
             lambda sequences: sum(map(len, {tuple(ids) for ids in sequences})),
     },

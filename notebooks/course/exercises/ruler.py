@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from art_nb.rewards.agreement import pairs_right
 from art_nb.rewards.judge_answers import UnusableAnswer, parse
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from course.exercises.training import draw, draws, gather, percents, with_new_model
 from game_2048.environment import MOVES, Game, legal_moves, scenarios
 from game_2048.rules import Board
@@ -185,7 +185,7 @@ def won_with(criterion: Criterion) -> list[float]:
 
 def _wrong_criterion(criterion: Criterion) -> str | None:
     score = criterion(*TWO_TURNS)
-    if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0 <= score <= 1:
+    if not is_number(score) or not 0 <= score <= 1:
         return f"Expected a number from 0 to 1, got {score!r}."
     yours = won_with(criterion)
     if draws():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from functools import partial
 from itertools import count, permutations, product
@@ -145,6 +146,11 @@ def _what_is_wrong(seed_of) -> str | None:
             if seed in first:
                 return f"{first[seed]} and {place} get the same seed {seed}: two requests would sample the same tokens."
             first[seed] = place
+    draw = random.Random(0)
+    largest = max(seed_of(*(draw.randrange(1000) for _ in range(4))) for _ in range(1000))
+    if largest < 1000**4 / 10:
+        return (f"The largest seed of 1000 random places is {largest:,}. With 1000**4 places and so few seeds, some places "
+                "share one.")  # fmt: skip
     return None
 
 

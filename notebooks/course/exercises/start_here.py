@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp
+from numbers import Integral
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from course.exercises.training import draw, draws, gather, with_new_model
 
 if TYPE_CHECKING:
     from art_nb import TrainableModel
 
 WORDS = ("left", "right", "up", "down")
-GROUPS = [([0, 0, 0, 1],), ([1, 1, 1, 1],), ([-1, -2, -3, -4],), ([-1, 1, -1, 1],), ([0, 0, 0],), ([-2, -2],)]
+GROUPS = [
+    ([0, 0, 0, 1],), ([1, 1, 1, 1],), ([-1, -2, -3, -4],), ([-1, 1, -1, 1],), ([0, 0, 0],), ([-2, -2],), ([1, 0, 1, 1],),
+]  # fmt: skip
 
 HAS_SIGNAL = Exercise(
     right=lambda rewards: max(rewards) != min(rewards),
@@ -36,7 +39,7 @@ HAS_SIGNAL = Exercise(
 def _what_is_wrong(reward) -> str | None:
     worth = {word: reward(word) for word in WORDS}
     for word, value in worth.items():
-        if not isinstance(value, (int, float)) or value != value or abs(value) == float("inf"):
+        if not (is_number(value) or isinstance(value, bool)):
             return f"A reward is a finite number; for {word!r} it is {value!r}."
     best = max(worth, key=worth.__getitem__)
     if len(set(worth.values())) == 1:
@@ -95,7 +98,7 @@ def ten_calls(size: int, seed: int) -> tuple[list[float], int]:
 
 def _why_few_skipped(answer: Callable[[], int]) -> str | None:
     size = answer()
-    if isinstance(size, bool) or not isinstance(size, int):
+    if not is_number(size, Integral):
         return f"Expected a whole number, got {size!r}."
     if size == 1:
         return "A group of one has no other answer to compare with: every update is skipped, and the model never changes."

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BOARDS = [
     "x...o...x", "xo..x...o", "x.o......", "o.x.x.o..", ".........", "xx.oo....", "x.oo.....", "..x.o.x..", "xx.o.o...",
+    "..x.xooxo",
 ]  # fmt: skip
 
 

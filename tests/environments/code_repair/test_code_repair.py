@@ -147,6 +147,14 @@ def test_the_bug_is_located_after_earlier_edits_moved_its_line(repair):
     assert repair.found and repair.hidden().passed
 
 
+def test_a_function_written_anew_locates_the_bug_only_if_its_line_differs(repair):
+    for old, new in (("    result = start", "    # Sums.\n    result = start"), ("return result", "return  result")):
+        code = repair.files["total.py"].replace(old, new).rstrip()
+        assert repair.call("replace_definition", {"name": "total", "code": code}) == "Replaced." and not repair.found
+    repair.call("replace_definition", {"name": "total", "code": RIGHT.rstrip()})
+    assert repair.found == 3
+
+
 def test_editing_every_line_earns_little_for_the_location(repair):
     for line in range(3, 7):
         text = repair.files["total.py"].splitlines()[line - 1]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from email_search import environment as email_search
 from email_search import mail_import
 from email_search.mailbox import Address, Mailbox
+from email_search.players import heuristic_player, play
 
 ME = "me@home.example"
 
@@ -169,7 +170,7 @@ def test_an_mbox_and_a_folder_of_the_same_letters(tmp_path):
     folder.mkdir(parents=True)
     for i, letter in enumerate(letters()):
         box.add(letter)
-        (folder / f"{i}.eml").write_bytes(letter.as_bytes())
+        (folder / f"{i}.{'EML' if i else 'eml'}").write_bytes(letter.as_bytes())
     box.close()
     for source in (tmp_path / "mail.mbox", tmp_path / "letters"):
         mails = mail_import.import_mail(source, " Me@Home.example", tmp_path / "out")
@@ -213,7 +214,7 @@ def enron_question(**changes) -> dict:
     """Return a row with the columns of corbt/enron_emails_sample_questions."""
     row = {
         "id": 7, "question": "When is the gas meeting?", "answer": "At 2 pm", "message_ids": ["<2.evans@thyme>"],
-        "how_realistic": 0.9, "inbox_address": "Susan.Mara@enron.com", "query_date": "2001-05-01", "split": "test",
+        "how_realistic": 0.9, "inbox_address": "Susan.Mara@enron.com", "query_date": "2001-05-01",
     }  # fmt: skip
     return row | changes
 
@@ -237,6 +238,14 @@ def test_enron_rows_become_mails_and_scenarios(tmp_path):
     assert search.correct and search.reward() > 1.3
 
 
+@pytest.mark.parametrize(("question", "end"), [("What time is the gas meeting?", "14:00"), ("Why do we meet about gas?", "I don't know")])
+def test_the_heuristic_player_plays_on_other_mail_than_the_courses(tmp_path, question, end):
+    rows = [enron_question(question=question, answer="14:00")]
+    mailbox, (scenario,) = mail_import.load_enron(tmp_path / "enron", [enron_row(2, body="The gas meeting is at 14:00.")], rows)
+    search = play(heuristic_player, email_search.EmailSearch(mailbox, scenario))
+    assert search.answer == end and search.ended_by == ("answered" if end == "14:00" else "gave up")
+
+
 def test_enron_comes_from_the_hub_only_when_a_name_is_given(tmp_path, monkeypatch):
     import datasets
 
@@ -249,7 +258,7 @@ def test_enron_comes_from_the_hub_only_when_a_name_is_given(tmp_path, monkeypatc
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     mailbox, scenarios = mail_import.load_enron(tmp_path / "enron")
     assert loaded == [(mail_import.ENRON_MAILS, "train"), (mail_import.ENRON_QUESTIONS, "train"), (mail_import.ENRON_QUESTIONS, "test")]
-    assert [s.id for s in scenarios] == ["enron-train", "enron-test"]
+    assert [(s.id, s.split) for s in scenarios] == [("enron-train", "train"), ("enron-test", "test")]
     assert mailbox.read("susan.mara@enron.com", "<2.evans@thyme>").body == "The meeting is at 2 pm."
 
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from tic_tac_toe import EMPTY, Game, board_of, legal_moves, openings, render, value
+from tic_tac_toe import EMPTY, Game, TicTacToeEnvironment, board_of, legal_moves, openings, render, value
 from tic_tac_toe.players import careful_player, elo, perfect_player, random_player, tactical_player
 from tic_tac_toe.rules import after_move, canonical, positions, to_move, winner
 
@@ -67,6 +67,9 @@ def test_the_tactical_player_completes_its_line_first_and_else_blocks():
 
 def test_a_board_reads_back():
     assert board_of(render("x.o.x...o")) == [[1, 0, 2], [0, 1, 0], [0, 0, 2]]
+    environment = TicTacToeEnvironment(perfect_player)
+    environment.reset("xx.oo....")
+    assert board_of(environment.move("3")) == [[1, 1, 1], [2, 2, 0], [0, 0, 0]]  # the tool says after it that the game is over
     assert board_of("x to move") is None and board_of("say\na b c\n. . .\n. . .") is None
 
 

@@ -55,7 +55,7 @@ def percentage_comparison_bar_chart(
     perfect_score: float | None = None,
     num_decimals: int = 0,
 ) -> "Figure":
-    """Plot a bar up to each model's last mean, hatched from its first mean on; values from 0 to 1 as percentages.
+    """Plot each model's first mean as a bar, and the change to its last mean hatched; values from 0 to 1 as percentages.
 
     Arguments as in `training_progress_chart`; num_decimals: of the labels on the bars.
     """
