@@ -96,5 +96,5 @@ def describe_error(error: Exception) -> str:
     """Return the message of an error; for invalid settings one line each, without their values, which may be secret."""
     if not isinstance(error, ValidationError):
         return f'{error}: expected JSON, e.g. ["127.0.0.1"]' if isinstance(error, SettingsError) else str(error)
-    faults = [(".".join(map(str, each["loc"])), each["msg"]) for each in error.errors(include_input=False)]
-    return "\n".join(f"{name}: {message.removeprefix('Value error, ')}" for name, message in faults)
+    lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)]
+    return "\n".join(lines).replace(": Value error, ", ": ").replace("Field required", "missing; --help says how to give it")

@@ -78,7 +78,7 @@ function render({ model, el }) {
     notice.hidden = group.advantages.some((advantage) => advantage);
     notice.textContent = size === 1
       ? "No signal: a group of one has nothing to compare to. Its advantage is zero, so it has no effect on training."
-      : "No signal: all advantages are zero, so this group has no effect on training.";
+      : "No signal: all advantages are zero, so this group has no effect on training unless turns have rewards of their own.";
     explain();
   }
 

@@ -176,6 +176,8 @@ def test_a_worker_that_cannot_work_ends_with_a_message(server, tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     options = ["--rollout=idle:rollout", "--token=wrong"]
     assert work([server.url, *options]) == 1 and "token" in capsys.readouterr().err
+    monkeypatch.delenv("ART_NB_TOKEN", raising=False)
+    assert work([server.url, options[0]]) == 2 and "token: missing" in capsys.readouterr().err
     for url, token, words in (
         (server.url.removeprefix("http://"), "wrong", "expected something like http://"),
         ("http://127.0.0.1:99999", "wrong", "Port out of range"),
