@@ -356,7 +356,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
             measures policy N-1, which sampled the rollouts of that step.
         """
         keep, backend = {await self.get_step()}, self.backend()
-        kept = backend.kept_steps(self) if hasattr(backend, "kept_steps") else None
+        kept = await backend.kept_steps(self) if hasattr(backend, "kept_steps") else None
         best = self.run_log.best_step(best_checkpoint_metric, kept)
         if best is None:
             warnings.warn(f"{best_checkpoint_metric!r} was never logged for a kept step: keeping the latest.", stacklevel=2)

@@ -241,11 +241,11 @@ class FileBackend(ABC, Generic[M, R]):
         if verbose:
             print(f"{model.name!r} starts from {PolicyName(f'{project}/{from_model}', step)}")
 
-    def kept_steps(self, model: TrainableModel) -> list[int]:
+    async def kept_steps(self, model: TrainableModel) -> list[int]:
         """Return the steps that have a checkpoint, ascending."""
         return checkpoints.list_checkpoints(self.loaded(model).folder / "checkpoints")
 
     async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
         step, folder = self.loaded(model).names.step, self.loaded(model).folder / "checkpoints"
         # After a step whose row could not be logged, the latest checkpoint is later than `step`.
-        checkpoints.prune(folder, {*steps_to_keep, step, *self.kept_steps(model)[-1:]})
+        checkpoints.prune(folder, {*steps_to_keep, step, *(await self.kept_steps(model))[-1:]})

@@ -7,8 +7,10 @@ number, or it only reads.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
+import re
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -17,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 import httpx
 from pydantic import BaseModel
-from pydantic_core import to_jsonable_python
 
 READ_TIMEOUT = 60.0  # seconds without a byte; the server sends one more often than that
 RETRIED = {425, 429, 502, 503, 504}  # status codes
@@ -51,18 +52,19 @@ class RequestRefused(ValueError):
 class Connection:
     """Connection to one server.
 
-    url: the server's address; a trailing /v1, as in OpenAI clients' base URLs, is removed. api_key: its token. patience:
-    seconds to retry before giving up. Raises: ValueError for an invalid address, or a token that no HTTP header can hold.
+    url: the server's address, or the base URL of its OpenAI clients. api_key: its token. patience: seconds to retry before
+    giving up. Raises: ValueError for an invalid address, or a token that no HTTP header can hold.
     """
 
     def __init__(self, url: str, api_key: str, patience: float) -> None:
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:  # .port checks its range
             raise ValueError(f"url is {url!r}: expected something like http://127.0.0.1:8000")
-        api_key = api_key.strip()  # of a file, for example, which ends with a new line
+        api_key = api_key.strip()  # of a file, for example, which ends with a newline
         if not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("the token has characters that an HTTP header cannot hold: expected printable ASCII")
-        self.url, self.api_key, self.patience = url.rstrip("/").removesuffix("/v1"), api_key, patience
+        self.url = re.sub(r"(/projects/[^/]+)?/v1$", "", url.rstrip("/"))
+        self.api_key, self.patience = api_key, patience
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = WeakKeyDictionary()
 
     def _http(self) -> httpx.AsyncClient:
@@ -158,10 +160,16 @@ _JSON = {"content-type": "application/json"}
 
 
 def encoded(body: Any) -> bytes:
-    """Return `body` as JSON; models and dataclasses as their fields. Raises: ValueError, TypeError for other objects."""
-    return json.dumps(
-        body, default=lambda x: x.model_dump(exclude_none=True) if isinstance(x, BaseModel) else to_jsonable_python(x)
-    ).encode()
+    """Return `body` as JSON; models and dataclasses as their fields. Raises: TypeError for other objects."""
+    return json.dumps(body, default=_json_fields).encode()
+
+
+def _json_fields(value: Any) -> dict[str, Any]:
+    if isinstance(value, BaseModel):
+        return value.model_dump(exclude_none=True)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    raise TypeError(f"cannot send {value!r:.200}: JSON holds no {type(value).__name__}")
 
 
 def digest(body: Any) -> str:
@@ -173,7 +181,7 @@ def _check(response: httpx.Response, accepted: int = 200) -> None:
     if response.is_success or response.status_code == accepted:
         return
     if response.status_code in RETRIED:
-        raise httpx.RemoteProtocolError(f"status {response.status_code} {response.text:.300}")  # retried
+        raise httpx.RemoteProtocolError(f"status {response.status_code} {response.text:.300}".strip())  # retried
     try:
         body = response.json()
     except ValueError:

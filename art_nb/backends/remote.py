@@ -208,7 +208,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
             await asyncio.sleep(every)
             counts = await self.connection.ask("GET", f"/api/work/{batch}")
         if not (results := await self.connection.ask("GET", f"/api/work/{batch}/results")):
-            raise ValueError(f"the batch of step {step} is gone: a later step's has replaced it; gather one batch at a time")
+            raise ValueError(f"the batch of step {step} is gone: a later one has replaced it; gather one batch at a time")
         return [_group(results[i : i + group_size]) for i in range(0, len(results), group_size)]
 
     async def download_checkpoint(self, model: TrainableModel, step: int | None = None) -> Path:
@@ -243,6 +243,10 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         forked = await self.connection.ask("POST", f"{loaded.path}/fork", request, timeout=LOAD_TIMEOUT)
         loaded.names.step = forked["step"]
         return forked["step"]
+
+    async def kept_steps(self, model: TrainableModel) -> list[int]:
+        """Return the steps that have a checkpoint on the server, ascending."""
+        return (await self.connection.ask("GET", self.loaded(model).path))["checkpoints"]
 
     async def _delete_checkpoint_files(self, model: TrainableModel, steps_to_keep: list[int]) -> None:
         path = self.loaded(model).path

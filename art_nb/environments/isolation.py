@@ -33,7 +33,7 @@ class IsolatedCalls:
         self._last: Future | None = None
 
     async def returned(self, seconds: float) -> bool:
-        """Wait at most this long for a call that exceeded its limit or was cancelled. Returns False if it still runs."""
+        """Wait for the last call, at most this long; return whether it has returned. A cancelled async call has."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([asyncio.wrap_future(self._last)], timeout=seconds)
         return self._last is None or self._last.done()
@@ -87,9 +87,8 @@ class IsolatedCalls:
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            self._loop = runner.get_loop()
-            threading.Thread(target=_run, args=(runner,), name="art_nb: environment loop", daemon=True).start()
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=_run, args=(self._loop,), name="art_nb: environment loop", daemon=True).start()
         return self._loop
 
 
@@ -104,9 +103,14 @@ async def _awaited(what: str, coroutine: Coroutine[Any, Any, Any]) -> Any:
         raise _would_end_the_program(what, error) from error
 
 
-def _run(runner: asyncio.Runner) -> None:
-    with runner:  # at the end cancels what still runs
-        runner.get_loop().run_forever()
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        loop.run_until_complete(asyncio.wait(tasks))
+    loop.close()
 
 
 def _work(waiting: queue.SimpleQueue) -> None:

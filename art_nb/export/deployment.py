@@ -77,7 +77,7 @@ async def deploy_model(
 ) -> DeploymentResult:
     """Upload a checkpoint's adapter to a provider that serves it. The checkpoint is only read.
 
-    Together keeps what it already serves under the same project, model and step: nothing is uploaded then.
+    If Together already serves this project, model and step, nothing is uploaded.
 
     Args:
         checkpoint_path: a checkpoint's folder, or an export made with `--as adapter`.
@@ -105,7 +105,7 @@ async def deploy_model(
 
 
 def _files_to_deploy(model: TrainableModel, checkpoint_path: str) -> list[Path]:
-    """Return the adapter's files. Raises: ValueError: the base model is not on the hub."""
+    """Return the adapter's files. Raises: FileNotFoundError; ValueError if the base model is not on the hub."""
     if not is_hub_name(model.base_model):
         raise ValueError(
             f"Together and W&B serve adapters on base models of the Hugging Face hub, and {model.base_model!r} is not one. "

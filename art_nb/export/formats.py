@@ -49,8 +49,8 @@ def export_checkpoint(checkpoint: Checkpoint, form: Form, out: str | Path, *, ba
     if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(".")):
         raise FileExistsError(f"{out} exists: expected a folder that is new or empty, and not the current one")
     source = checkpoint.base_model()
-    if "/" in source and not is_hub_name(source) and not Path(source).exists():
-        raise FileNotFoundError(f"{checkpoint}'s base model {source!r} is not here: export in the folder of its training")
+    if ("/" in source or "\\" in source) and not is_hub_name(source) and not Path(source).exists():
+        raise FileNotFoundError(f"{checkpoint}'s base model {source!r} does not exist: export in the folder of its training")
     with _as_os_error(f"{checkpoint.folder} cannot be read"):
         policy = load_policy(checkpoint.folder, engine="transformers")
     prompts = checkpoint.conversations(CONVERSATIONS)
@@ -64,7 +64,7 @@ def export_checkpoint(checkpoint: Checkpoint, form: Form, out: str | Path, *, ba
         reports.append(_write(form, policy, checkpoint, folder, answers))
         if form == "adapter" and base is not None:
             path = folder / "adapter_config.json"
-            settings = {**checkpoint.settings(), "base_model_name_or_path": base}
+            settings = {**checkpoint.settings(), "base_model_name_or_path": base, "revision": None}
             path.write_text(json.dumps(settings, indent=2), encoding="utf-8", newline="\n")
         write_card(folder, checkpoint, form, base or source, reports[0])
 

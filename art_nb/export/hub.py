@@ -11,7 +11,7 @@ from art_nb.export.deployment import key_from_environment
 
 
 def upload_key(adapter_base: str | None) -> str:
-    """Return the key in HF_TOKEN. Raises: ValueError: no key, or `adapter_base`, of an adapter, is not on the hub."""
+    """Return the key in HF_TOKEN. Raises: ValueError if there is no key, or the adapter's base model is not on the hub."""
     key = key_from_environment("HF_TOKEN")
     if adapter_base is not None and not is_hub_name(adapter_base):
         raise ValueError(f"the adapter's base model {adapter_base!r} is not on the hub: export it with --base OWNER/NAME")

@@ -171,9 +171,9 @@ def is_sampled(choice: Choice) -> TypeGuard[SampledChoice]:
 
 
 def has_call_end(text: str) -> bool:
-    """Whether the text has a </tool_call> that is not inside a JSON string."""
-    before, end, _ = text.rpartition(TOOL_END)
-    return bool(end) and re.sub(r"\\.", "", before.rpartition(TOOL_START)[2]).count('"') % 2 == 0
+    """Whether a tool call of the answer ends with a </tool_call> that is not inside a JSON string."""
+    call, end, _ = text.rpartition("</think>")[2].partition(TOOL_START)[2].rpartition(TOOL_END)
+    return bool(end) and re.sub(r"\\.", "", call).count('"') % 2 == 0
 
 
 def parse_tool_calls(text: str) -> tuple[list[dict], str]:

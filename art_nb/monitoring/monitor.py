@@ -8,10 +8,9 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +154,7 @@ class Monitor(contextlib.AbstractContextManager):
             self.report_trouble(error)
 
     def _deliver(self, entry: LogEntry, closing: threading.Event) -> None:
-        for delay in chain((1, 2, 4, 8, 16, 32), repeat(60)):
+        for delay in backoff_delays():
             if self._rejected:
                 break
             try:
@@ -189,3 +188,11 @@ class Monitor(contextlib.AbstractContextManager):
             self._warned = True
             rest = "Training goes on; the model's folder contains all rows and trajectories."
             warnings.warn(f"{self.service}: {self.trouble}. {rest}", stacklevel=4)
+
+
+def backoff_delays() -> Iterator[float]:
+    """Yield the seconds before each retry: 1, 2, 4, ..., at most a minute."""
+    delay = 1.0
+    while True:
+        yield delay
+        delay = min(60.0, 2 * delay)

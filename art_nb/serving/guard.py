@@ -12,7 +12,7 @@ response, whatever else the request contains and whether or not the route exists
     *     *         401 missing or invalid token
 
 With or without the token: 403 for a browser page of another origin, 413 for a body that is too long, 429 over the limits.
-With `--origins`, preflight requests of browsers (OPTIONS) are answered first: they say whether an origin is among them.
+With `--origins`, CORS preflight requests are answered before any check; the answer reveals whether an origin is allowed.
 Requests without the token, and those of other origins, have limits of their own: they do not count towards the owner's.
 """
 

@@ -125,11 +125,12 @@ class ModelRegistry:
         untrained = ModelSpec(project=BASE_MODELS, name="of-" + re.sub(r"[\W_]", "-", base), base_model=base)
         return await self.register(next((spec for spec in self.specs.values() if spec.base_model == base), untrained)), base
 
-    def policy_names(self) -> Iterator[str]:
-        """Yield the names of all policies: models, their checkpoints, base models."""
-        names = [spec.name for spec in self.registered()]
+    def policy_names(self, project: str = "") -> Iterator[str]:
+        """Yield the names of all policies as `resolve` accepts them: models, their checkpoints, base models."""
+        names = [spec.name for spec in self.registered(project)]
         for spec in self.registered():
-            shown = spec.name if names.count(spec.name) == 1 else "/".join(spec.key)
+            is_plain = names.count(spec.name) == 1 and project in ("", spec.project)
+            shown = spec.name if is_plain else "/".join(spec.key)
             yield shown
             for step in self.steps(*spec.key):
                 yield str(PolicyName(shown, step))

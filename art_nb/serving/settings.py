@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict, Settin
 from art_nb.storage.checkpoints import holds_model
 
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+Origin = Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]
 LISTS = ("--base-models", "--origins", "--proxies")  # options with several values
 EXAMPLE = "qwen=Qwen/Qwen3-0.6B nano=data/nano"
 
@@ -46,7 +47,7 @@ class Settings(CommandSettings):
     seed: int = Field(0, description="seed of new adapters and of sampling")
     slots: int = Field(128, ge=1, description="conversations decoded at once, per model")
     cache_tokens: int = Field(2**19, ge=1, description="maximum KV cache in tokens: slots times the longest conversation")
-    origins: list[str] = Field([], description="further origins that may send browser requests: http://HOST:PORT ...")
+    origins: list[Origin] = Field([], description="further origins that may send browser requests: http://HOST:PORT ...")
     proxies: list[str] = Field([], description="proxies whose X-Forwarded-For and -Proto are trusted: ADDRESS ...")
     models: int = Field(32, ge=1, description="maximum number of models loaded at once")
     max_body: int = Field(64 * 2**20, ge=1, description="maximum bytes of a request body; twice that for all in flight")
@@ -95,6 +96,6 @@ def repeat_options(options: Sequence[str]) -> list[str]:
 def describe_error(error: Exception) -> str:
     """Return the message of an error; for invalid settings one line each, without their values, which may be secret."""
     if not isinstance(error, ValidationError):
-        return f'{error}: expected JSON, e.g. ["127.0.0.1"]' if isinstance(error, SettingsError) else str(error)
+        return f"{error}: expected a JSON list of strings" if isinstance(error, SettingsError) else str(error)
     lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)]
-    return "\n".join(lines).replace(": Value error, ", ": ").replace("Field required", "missing; --help says how to give it")
+    return "\n".join(lines).replace(": Value error, ", ": ").replace("Field required", "missing: see --help")

@@ -104,8 +104,10 @@ def routes(state: ServerState) -> APIRouter:
         """Return one file of a checkpoint: safetensors or JSON."""
         folder, steps = models.folder(project, name), models.steps(project, name)
         path = checkpoints.step_folder(folder / "checkpoints", step) / file
-        if step not in steps or file not in FILES or not path.is_file():
+        if step not in steps or file not in FILES:
             raise StatusError(404, f"no {file!r:.50} of step {step}: expected one of {', '.join(FILES)} of steps {steps}")
+        if not path.is_file():
+            raise StatusError(404, f"the checkpoint of step {step} has no {file}")
         return FileResponse(path, filename=file)
 
     @router.delete("/{project}/{name}/checkpoints/{step}", status_code=204)

@@ -1,7 +1,8 @@
 """`art-nb worker URL --rollout my_module:rollout`: runs episodes for a server, on any machine, without a model or a GPU.
 
-A rollout is `async def rollout(model, scenario) -> Trajectory`. Each request of `model.openai_client()` has a seed derived
-from episode and conversation: the samples are the same on any worker, however often it runs and however tools are timed.
+A rollout is `async def rollout(model, scenario) -> Trajectory`. Each `chat.completions.create` of its
+`model.openai_client()` has a seed derived from episode and conversation: the samples are the same on any worker, however
+often the episode runs and however its tools are timed.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Policy:
     """A trainable model with its tokenizer.
 
     model: peft.PeftModel with one adapter, "default". engine: "unsloth" or "transformers". parameters: of the base model.
-    gradient_scaler: of all its learners in float16, so that a new one need not search for its scale again; None before them.
+    gradient_scaler: shared by the policy's float16 learners, so that a new one starts at its scale; None until the first.
     """
 
     model: PreTrainedModel
@@ -116,8 +116,8 @@ def load_policy(
         load = _load_with_unsloth if engine == "unsloth" else _load_with_transformers
         with progress_bars(not is_local), torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             model, tokenizer = load(name, init_args, dict(peft_args or {}), seed)
-        if not is_adapter(name):  # of the base model that PEFT loads with a saved adapter
-            model.peft_config["default"].revision = init_args.get("revision")
+        if "revision" in init_args and not is_adapter(name):  # of the base model that PEFT loads with a saved adapter
+            model.peft_config["default"].revision = init_args["revision"]
     except OSError as error:
         if not is_local:
             error.add_note(f"{name!r} was interpreted as a name on the hub, because {Path.cwd()} contains no such folder.")

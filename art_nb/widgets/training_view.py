@@ -45,7 +45,7 @@ LOSS = "within {most} of 0, which is right: the advantages of a group add up to 
 class TrainingView(View):
     """Shows reward, the groups of a step, task metrics, KL, entropy, speed, progress and remaining time.
 
-    A constant panel (see `_why_quiet`) is replaced by one line of explanation. At first the view has four
+    A panel whose metrics are constant is replaced by one line of explanation. At first the view has four
     panels: reward, groups and two others; a button shows the rest. The static picture has only these four.
 
     Display it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)` while

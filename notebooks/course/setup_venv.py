@@ -186,7 +186,7 @@ def make_venv(project: dict, found: dict, stamp: dict) -> None:
     STAMP.write_text(json.dumps(UNFINISHED), encoding="utf-8")
     print(f"Setting up {VENV.name} with Python {stamp['python']} (a few minutes, once):", flush=True)
     if not inside and subprocess.call([sys.executable, "-m", "venv", str(VENV)]):
-        sys.exit("Python's module venv failed; its message above says why.")
+        sys.exit("Python's module venv failed; see its message above.")
     if not stamp["unlocked"]:
         PINS.write_text("\n".join(pins(LOCKS / "dev.txt")) + "\n", encoding="utf-8")
     python, log = venv_python(platform.system()), VENV / "setup.log"

@@ -36,6 +36,29 @@ class WithAFactory:
         return int(self.safe.open)
 
 
+class Wordy(SafeEnvironment):
+    def turn(self, number: int) -> str:
+        """
+        Turn.
+
+        Args:
+            number: 1 to 50.
+        """
+        words = {"higher": "Higher. It does not open.", "lower": "Not higher, but lower.", "open": "You are in."}
+        return words[super().turn(number)]
+
+
+class Mute(SafeEnvironment):
+    def turn(self, number: int) -> None:
+        """
+        Turn.
+
+        Args:
+            number: 1 to 50.
+        """
+        super().turn(number)
+
+
 class Silent(SafeEnvironment):
     def reset(self, index: int = 0, **row):
         super().reset(index)
@@ -85,7 +108,7 @@ WRONG = {
     "adapter": [
         (Silent, "must return the task as text"), (TwoTools, "it sees hint, turn"), (NeverOver, "`over` true"),
         (Shared, "an environment must keep its own state"), (OneSafe, "use `code_of(index)`"),
-        (PaidForTurns, "must be 1 and `over` true"),
+        (PaidForTurns, "must be 1 and `over` true"), (Mute, "must read whether the number is higher or lower"),
     ],
     "worth": [
         (lambda tasks: max(tasks, key=lambda name: tasks[name]["pass@8"]), "the highest pass@8"),
@@ -103,6 +126,7 @@ WRONG = {
 @pytest.mark.parametrize("exercise", EXERCISES)
 def test_right_answers_and_mistakes(exercise):
     right = (RIGHT[exercise], EXERCISES[exercise].right) if exercise in RIGHT else ()
+    right += (Wordy,) if exercise == "adapter" else ()
     hold(check, exercise, right, WRONG[exercise])
 
 

@@ -221,9 +221,10 @@ def test_parallel_tool_calls_false_stops_after_one_call(tokenizer):
         choice = one(scripted(tokenizer, script), [user("a")], **request)
         assert len(choice.message.tool_calls) == 1 and choice.message.content == "so"
         assert choice.finish_reason == "tool_calls" and "".join(choice.token_texts) == f"so {call}"
-    inside = call.replace("left", "</tool_call>")
-    choice = one(scripted(tokenizer, [*characters(tokenizer, inside + call), 2]), [user("a")], **request)
-    assert choice.message.tool_calls[0].function.arguments == '{"direction": "</tool_call>"}' and len(choice.message.tool_calls) == 1
+    for text in ("</tool_call>", "<tool_call>x</tool_call>"):
+        inside = f"No </tool_call> yet. {call.replace('left', text)}"
+        choice = one(scripted(tokenizer, [*characters(tokenizer, inside + call), 2]), [user("a")], **request)
+        assert [each.function.arguments for each in choice.message.tool_calls] == [json.dumps({"direction": text})]
     result = {"role": "tool", "tool_call_id": "x", "content": "2 4"}
     check_continues(converse(scripted(tokenizer, one_more, one_more), ["a", result], **request))
     assert len(one(scripted(tokenizer, two), [user("a")], tools=[MOVE_TOOL]).message.tool_calls) == 2

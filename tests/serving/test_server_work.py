@@ -185,7 +185,8 @@ def test_a_worker_that_cannot_work_ends_with_a_message(server, tmp_path, monkeyp
     ):
         assert work([url, "--rollout=idle:rollout", f"--token={token}"]) == 2 and words in capsys.readouterr().err
     assert work([server.url, "--rollout=idle:rollout", "--token=wrong\n"]) == 1 and "wrong api_key" in capsys.readouterr().err
-    assert work([f"{server.url}/v1", *options]) == 1 and "token" in capsys.readouterr().err  # the address of OpenAI's clients
+    for base in ("v1", "projects/a%20b/v1"):  # the addresses of OpenAI's clients
+        assert work([f"{server.url}/{base}", *options]) == 1 and "token" in capsys.readouterr().err
 
 
 def test_the_seed_of_a_request_depends_on_episode_and_conversation_not_on_the_order():

@@ -224,6 +224,11 @@ async def hang_async(self, **row):
     await asyncio.sleep(3600)
 
 
+async def leave_in_the_background(self, **row):
+    self.task = asyncio.create_task(leave_async(self))
+    await asyncio.sleep(3600)
+
+
 def raising(self, **row):
     raise KeyError("seed")
 
@@ -233,6 +238,7 @@ BROKEN = {
     "reset raises": (hostile(reset=raising), "Hostile.reset raised KeyError: 'seed'"),
     "reset exits": (hostile(reset=leave), "Hostile.reset raised SystemExit, which would end the program"),
     "reset exits, async": (hostile(reset=leave_async), "Hostile.reset raised SystemExit"),
+    "a task of reset exits": (hostile(reset=leave_in_the_background), "Hostile.reset did not return within 0.2 seconds"),
     "reset hangs": (hostile(reset=lambda self, **row: HUNG.wait()), "Hostile.reset did not return within 0.2 seconds"),
     "reset hangs, async": (hostile(reset=hang_async), "Hostile.reset did not return within 0.2 seconds"),
     "bytes": (hostile(reset=lambda self, **row: b"x"), "reset of Hostile returned bytes: expected text"),

@@ -81,6 +81,11 @@ class TestGymnasium:
         assert trajectory.reward == len(trajectory.choices()) and trajectory.metrics["terminated"]
 
 
+def test_a_random_player_remembers_moves_that_only_the_rules_list():
+    messages = [("user", "Available Moves: '[0]', '[1]'"), ("assistant", "[0]"), ("user", "Your turn.")]
+    assert random_player()([{"role": role, "content": content} for role, content in messages]) in ("[0]", "[1]")
+
+
 def listed_move(messages):
     return random_player(0)(messages)
 

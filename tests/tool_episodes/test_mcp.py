@@ -104,12 +104,15 @@ def test_names_of_tools_may_have_hyphens_and_those_of_parameters_may_not():
     trajectory = play(mcp_environment(lambda: made), [("list-issues", {})], "done")
     assert trajectory.messages()[2]["content"] == "two issues" and trajectory.tools[1]["function"]["name"] == "list-issues"
 
-    async def list_tools(context, params):
-        schema = {"type": "object", "properties": {"from": {"type": "string"}}}
-        return mcp.ListToolsResult(tools=[mcp.types.Tool(name="send", description="Send.", input_schema=schema)])
+    for parameter in ("from", "self", "reply to"):
+        schema = {"type": "object", "properties": {parameter: {"type": "string"}}}
+        listed = mcp.ListToolsResult(tools=[mcp.types.Tool(name="send", description="Send.", input_schema=schema)])
 
-    with pytest.raises(ValueError, match="the tool send has a parameter 'from', which Python excludes"):
-        mcp_environment(lambda: mcp.server.Server("mails", on_list_tools=list_tools))
+        async def list_tools(context, params, listed=listed):
+            return listed
+
+        with pytest.raises(ValueError, match=f"the tool send has a parameter '{parameter}', no name in Python"):
+            mcp_environment(lambda list_tools=list_tools: mcp.server.Server("mails", on_list_tools=list_tools))
 
 
 def test_a_server_that_changed_its_tools_costs_the_rollout():

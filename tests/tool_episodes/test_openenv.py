@@ -1,7 +1,7 @@
 """OpenEnv: servers of others played here, and our environments played by its own client, with the package itself."""
 
 import asyncio
-import threading
+import time
 from typing import Literal
 
 import httpx
@@ -163,11 +163,12 @@ def test_openenvs_client_plays_our_environments(name):
 
 
 def test_a_session_awaits_async_tools_and_leaves_its_environment():
-    left = threading.Event()
+    left, rooms = [], []  # the server also makes a room to describe it
 
     class Room:
         def __enter__(self):
             self.light = "on"
+            rooms.append(self)
 
         def reset(self, **row):
             return f"The light is {self.light}."
@@ -181,15 +182,17 @@ def test_a_session_awaits_async_tools_and_leaves_its_environment():
             return 0.0
 
         def __exit__(self, *error):
-            left.set()
+            left.append(self)
 
     with serving_app(openenv_app(Room)) as url, GenericEnvClient(base_url=url).sync() as client:
-        left.clear()  # the server has made an environment to describe it
         assert client.reset().observation["result"] == "The light is on."
         step = client.step({"type": "call_tool", "tool_name": "look", "arguments": {}})
-        assert step.observation["result"] == "a door" and not left.is_set()
+        assert step.observation["result"] == "a door" and rooms[-1] not in left
         client.close()
-        assert left.wait(10)
+        until = time.monotonic() + 10
+        while rooms[-1] not in left:
+            assert time.monotonic() < until
+            time.sleep(0.05)
 
 
 def test_our_environments_served_by_openenv_are_played_here_again():

@@ -36,7 +36,7 @@ async def call_and_await(function: Callable[..., Any], /, *args: Any, **kwargs: 
 
 
 def listed_tools(kind: type, tools: dict[str, dict]) -> list[Any]:
-    """Return OpenAI schemas (see `environment_tools`) as tools of MCP. kind: the class of such a tool."""
+    """Convert OpenAI schemas (see `environment_tools`) to MCP tools. kind: the class of a tool."""
     about = [tool["function"] for tool in tools.values()]
     return [kind(name=f["name"], description=f["description"], input_schema=f["parameters"]) for f in about]
 
@@ -47,24 +47,24 @@ def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call"
     tools: OpenAI schemas, whose parameters may refer to their own `$defs`. call: the method of `base` that is called with a
     tool's name and the dict of its arguments.
 
-    Raises: ValueError for a name that Python or the contract excludes, and for a schema that refers to itself.
+    Raises: ValueError for a tool's name that the contract excludes, a parameter's that Python does, a recursive schema.
     """
     return type(name, (base,), {tool["function"]["name"]: _method(tool["function"], call) for tool in tools})
 
 
 def _method(function: dict, call: str) -> Callable[..., Any]:
     name, parameters = function["name"], resolved(function.get("parameters") or {})
-    if name.startswith("_") or name in RESERVED:
+    if not name or name.startswith("_") or name in RESERVED:
         raise ValueError(f"a tool cannot be named {name!r} (reserved, or not public): rename or omit it")
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
 
-    def method(self: Any, **arguments: Any) -> Any:
+    def method(self: Any, /, **arguments: Any) -> Any:
         return getattr(self, call)(name, arguments)
 
     kind = inspect.Parameter.KEYWORD_ONLY
     hints = {key: _hint(schema) for key, schema in properties.items()}
-    if excluded := [key for key in hints if not key.isidentifier() or iskeyword(key)]:
-        raise ValueError(f"the tool {name} has a parameter {excluded[0]!r}, which Python excludes: rename it, or omit it")
+    if excluded := [key for key in hints if not key.isidentifier() or iskeyword(key) or key == "self"]:
+        raise ValueError(f"the tool {name} has a parameter {excluded[0]!r}, no name in Python: rename it, or omit the tool")
     given = [
         inspect.Parameter(key, kind, annotation=hints[key], default=inspect.Parameter.empty if key in required else None)
         for key in sorted(hints, key=lambda key: key not in required)

@@ -27,7 +27,7 @@ def random_player(seed: int = 0) -> Player:
     rng = random.Random(seed)
 
     def play(messages: Messages) -> str:
-        listed = _LISTED.findall(str(messages[-1]["content"]))
+        listed = _LISTED.findall("\n".join(str(message["content"]) for message in messages if message["role"] == "user"))
         moves = re.findall(r"\[[^\]]+\]", listed[-1]) if listed else []
         if not moves:
             raise BrokenEnvironment("this game lists no moves to choose from: pass a function as `opponent`")

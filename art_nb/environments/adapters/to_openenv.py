@@ -32,14 +32,15 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
         def __init__(self) -> None:
             super().__init__()
             self._environment, self._stack = environment_factory(), ExitStack()
+            self._tools = environment_tools(self._environment)
+            self._runner = self._stack.enter_context(asyncio.Runner())  # one loop for all async methods
             if hasattr(self._environment, "__enter__"):
                 self._stack.enter_context(self._environment)
-            self._tools = environment_tools(self._environment)
             self._total_reward, self._steps = 0.0, 0
 
         def reset(self, seed: int | None = None, episode_id: str | None = None, **row: Any) -> Any:
             given = row if seed is None else {"seed": seed, **row}
-            self._steps, first = 0, self._environment.reset(**given)
+            self._steps, first = 0, self._result(self._environment.reset(**given))
             self._total_reward = self._progress()
             return types.CallToolObservation(tool_name="reset", result=first, done=self._over, reward=self._total_reward)
 
@@ -49,12 +50,10 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
             self._steps += 1
             try:
                 arguments = parse_arguments(self._tools.values(), action.tool_name, action.arguments)
-                result = getattr(self._environment, action.tool_name)(**arguments)
-                if asyncio.iscoroutine(result):
-                    result = asyncio.run(result)
+                result = self._result(getattr(self._environment, action.tool_name)(**arguments))
             except Exception as error:  # as in TRL, the model reads what was wrong
                 result = f"Error: {error}"
-            worth = float(self._environment.get_reward()) if self._over else self._progress()
+            worth = float(self._result(self._environment.get_reward())) if self._over else self._progress()
             reward, self._total_reward = worth - self._total_reward, worth
             metadata = dict(getattr(self._environment, "metrics", {})) if self._over else {}
             return types.CallToolObservation(
@@ -63,6 +62,9 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
 
         def close(self) -> None:
             self._stack.close()
+
+        def _result(self, value: Any) -> Any:
+            return self._runner.run(value) if asyncio.iscoroutine(value) else value
 
         @property
         def state(self) -> Any:
@@ -74,6 +76,6 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
 
         def _progress(self) -> float:
             progress = getattr(self._environment, "progress", None)
-            return float(self._environment.get_reward() if progress is None else progress)
+            return float(self._result(self._environment.get_reward()) if progress is None else progress)
 
     return server.create_app(Session, types.CallToolAction, types.CallToolObservation, max_concurrent_envs=sessions)

@@ -60,14 +60,17 @@ class SafeEnvironment:
         return self.safe.open or self.safe.turned >= 8
 
 
-def _bisect(environment: Any, turns: int) -> list[str]:
-    """Turn the dial to the middle of the remaining range, at most `turns` times. Returns the tool's answers."""
-    low, high = 1, 50
+def _bisect(environment: Any, index: int) -> list[str]:
+    """Turn the dial of this safe to the middle of the remaining range until the end. Returns the tool's answers."""
+    environment.reset(index=index)
+    low, high, middle = 1, 50, 0
     said: list[str] = []
-    while len(said) < turns and not (said and "open" in said[-1]):
+    while len(said) < 8 and not environment.over and middle != code_of(index):
         middle = (low + high) // 2
         said.append(str(environment.turn(number=middle)))
-        low, high = (middle + 1, high) if "higher" in said[-1] else (low, middle - 1)
+        words = [word for word in ("higher", "lower") if word in said[-1].lower()]
+        is_higher = words == ["higher"] if len(words) == 1 else middle < code_of(index)  # said in other words
+        low, high = (middle + 1, high) if is_higher else (low, middle - 1)
     return said
 
 
@@ -84,12 +87,14 @@ def _wrong_adapter(adapter: Callable[[], Any]) -> str | None:
         return f"The model must see one tool, turn; it sees {', '.join(tools) or 'none'}. Every public method is a tool."
     if environment.get_reward() != 0 or environment.over:
         return "After `reset` the reward must be 0 and `over` false."
-    said = _bisect(environment, 8)
-    if "open" not in said[-1] or environment.get_reward() != 1 or not environment.over:
+    said = _bisect(environment, 1)
+    if environment.get_reward() != 1 or not environment.over:
         return (
-            f"Always turned to the middle of the remaining range, your safe said {', '.join(said)}. Then "
+            f"Always turned to the middle of the remaining range for `code_of(1)`, your safe said {', '.join(said)}. Then "
             f"`get_reward()` must be 1 and `over` true; they are {environment.get_reward()!r} and {environment.over!r}."
         )
+    if len(set(said)) < 3:  # higher, lower and open
+        return f"The model must read whether the number is higher or lower; the tool said {', '.join(said)}."
     if other.over or other.get_reward() != 0:
         return "Opening one safe changed another: an environment must keep its own state."
     for _ in range(8):
@@ -99,14 +104,9 @@ def _wrong_adapter(adapter: Callable[[], Any]) -> str | None:
     environment.reset(index=1)
     if environment.over or environment.get_reward() != 0:
         return "`reset` must start again: `over` and the reward are still those of the last safe."
-    if len({tuple(_bisect(_after_reset(environment, index), 8)) for index in range(20)}) < 5:
+    if len({tuple(_bisect(environment, index)) for index in range(20)}) < 5:
         return "Different values of `index` must give different safes: use `code_of(index)`."
     return None
-
-
-def _after_reset(environment: Any, index: int) -> Any:
-    environment.reset(index=index)
-    return environment
 
 
 # 2. A task worth training
