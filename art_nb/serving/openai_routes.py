@@ -36,25 +36,24 @@ class ChatRequest(BaseModel):
 def routes(state: ServerState) -> APIRouter:
     """Return GET /v1/models and /v1/models/{name}, POST /v1/chat/completions."""
     router = APIRouter(prefix="/v1", tags=["OpenAI"])
-    project_of = lambda request: request.path_params.get("project", "")  # noqa: E731
 
     @router.get("/models")
-    def models(request: Request) -> dict[str, Any]:
+    def models(project: str = "") -> dict[str, Any]:
         """List all policies: models at their latest step, their stored checkpoints, base models."""
-        return {"object": "list", "data": [_model(name) for name in state.models.policy_names(project_of(request))]}
+        return {"object": "list", "data": [_model(name) for name in state.models.policy_names(project)]}
 
     @router.get("/models/{name:path}", responses={404: {}})
-    def model(name: str, request: Request) -> dict[str, Any]:
+    def model(name: str, project: str = "") -> dict[str, Any]:
         """Return one policy."""
-        if name not in state.models.policy_names(project_of(request)):
+        if name not in state.models.policy_names(project):
             raise StatusError(404, f"no model {name!r:.200}; GET /v1/models lists all")
         return _model(name)
 
     @router.post("/chat/completions", responses={400: {}, 404: {}, 499: {}, 500: {}}, response_model=None)
-    async def chat_completions(body: ChatRequest, request: Request) -> Response:
+    async def chat_completions(body: ChatRequest, request: Request, project: str = "") -> Response:
         """Answer a conversation; each choice names its `policy`. Below /projects/{project}, names are of that project."""
         client = request.client.host if request.client else None
-        start = partial(_complete, state, body.model_dump(exclude_none=True), project_of(request), client)
+        start = partial(_complete, state, body.model_dump(exclude_none=True), project, client)
         if body.stream:
             return await _stream(state.thread.stream(start, events))
         completion: ChatCompletion = await _while_connected(request, state.thread.run(start()))

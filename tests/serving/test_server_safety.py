@@ -166,7 +166,10 @@ def test_settings_come_from_options_environment_and_env_file_and_hide_the_token(
     assert found.base_models == {"a": "b", "c": "d"} and found.token.get_secret_value() == "from-the-env-file"
     assert "from-the-env-file" not in f"{found!r} {found} {found.model_dump_json()}"
     monkeypatch.setenv("ART_NB_PROXIES", "127.0.0.1")
-    assert serve([]) == 2 and 'field "proxies" from source "EnvSettingsSource": expected JSON, e.g. ["' in capsys.readouterr().err
+    assert serve([]) == 2 and 'field "proxies" from source "EnvSettingsSource": expected a JSON list of strings' in capsys.readouterr().err
+    monkeypatch.delenv("ART_NB_PROXIES")
+    for origin in ("*", "http://127.0.0.1:9/", "127.0.0.1"):
+        assert serve([f"--origins={origin}"]) == 2 and "origins.0: String should match" in capsys.readouterr().err
 
 
 def test_base_models_are_folders_or_hub_names_and_at_least_one(tmp_path, monkeypatch, capsys):
