@@ -7,7 +7,6 @@ number, or it only reads.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import hashlib
 import json
 import re
@@ -160,16 +159,14 @@ _JSON = {"content-type": "application/json"}
 
 
 def encoded(body: Any) -> bytes:
-    """Return `body` as JSON; models and dataclasses as their fields. Raises: TypeError for other objects."""
+    """Return `body` as JSON; pydantic's models as their fields. Raises: TypeError for other objects."""
     return json.dumps(body, default=_json_fields).encode()
 
 
 def _json_fields(value: Any) -> dict[str, Any]:
     if isinstance(value, BaseModel):
         return value.model_dump(exclude_none=True)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
-    raise TypeError(f"cannot send {value!r:.200}: JSON holds no {type(value).__name__}")
+    raise TypeError(f"cannot send {value!r:.200}: expected JSON values, such as a dict, not a {type(value).__name__}")
 
 
 def digest(body: Any) -> str:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from art_nb.export.checkpoint import Checkpoint, adapter_files, is_hub_name
+from art_nb.export.checkpoint import Checkpoint, adapter_files
 from art_nb.storage.checkpoints import write_folder
 
 if TYPE_CHECKING:
@@ -48,9 +48,6 @@ def export_checkpoint(checkpoint: Checkpoint, form: Form, out: str | Path, *, ba
         raise ValueError(f"form is {form!r}: expected one of {', '.join(FORMS)}")
     if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(".")):
         raise FileExistsError(f"{out} exists: expected a folder that is new or empty, and not the current one")
-    source = checkpoint.base_model()
-    if ("/" in source or "\\" in source) and not is_hub_name(source) and not Path(source).exists():
-        raise FileNotFoundError(f"{checkpoint}'s base model {source!r} does not exist: export in the folder of its training")
     with _as_os_error(f"{checkpoint.folder} cannot be read"):
         policy = load_policy(checkpoint.folder, engine="transformers")
     prompts = checkpoint.conversations(CONVERSATIONS)
@@ -66,7 +63,7 @@ def export_checkpoint(checkpoint: Checkpoint, form: Form, out: str | Path, *, ba
             path = folder / "adapter_config.json"
             settings = {**checkpoint.settings(), "base_model_name_or_path": base, "revision": None}
             path.write_text(json.dumps(settings, indent=2), encoding="utf-8", newline="\n")
-        write_card(folder, checkpoint, form, base or source, reports[0])
+        write_card(folder, checkpoint, form, base or checkpoint.base_model(), reports[0])
 
     with progress_bars(False), _as_os_error(f"{out} cannot be written"):
         write_folder(out, fill)

@@ -170,12 +170,6 @@ def is_sampled(choice: Choice) -> TypeGuard[SampledChoice]:
     return bool(getattr(choice, "token_ids", None)) and all(hasattr(choice, name) for name in fields)
 
 
-def has_call_end(text: str) -> bool:
-    """Whether a tool call of the answer ends with a </tool_call> that is not inside a JSON string."""
-    call, end, _ = text.rpartition("</think>")[2].partition(TOOL_START)[2].rpartition(TOOL_END)
-    return bool(end) and re.sub(r"\\.", "", call).count('"') % 2 == 0
-
-
 def parse_tool_calls(text: str) -> tuple[list[dict], str]:
     """Split off tool calls in Hermes' and Qwen's format, <tool_call>{"name": ..., "arguments": {...}}</tool_call>.
 

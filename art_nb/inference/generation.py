@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from openai.types.chat.chat_completion_token_logprob import ChatCompletionTokenLogprob, TopLogprob
 
-from art_nb.inference.chat import ChatOptions, has_call_end
+from art_nb.inference.chat import TOOL_END, ChatOptions, parse_tool_calls
 from art_nb.inference.constraints import Constraint
 from art_nb.inference.policies import NamedPolicy
 from art_nb.inference.vocabulary import IncrementalText, Vocabulary
@@ -87,7 +87,8 @@ class Generation:
             return False
         text = self._text.of(self.tokens, len(self.tokens))
         self.stopped = any(stop in text for stop in self.options.stop)
-        return self.stopped or bool(one_call and (self.tokens[-1] == self.vocabulary.tool_end or has_call_end(text)))
+        ended = one_call and TOOL_END in text and (self.tokens[-1] == self.vocabulary.tool_end or parse_tool_calls(text)[0])
+        return self.stopped or bool(ended)
 
     def finish(self, reason: str, error: BaseException | None = None) -> None:
         """End the generation: resolve `done`, with the error if there is one."""

@@ -108,6 +108,7 @@ def load_policy(
     """
     _freeze_objects()
     name = _model_name(base_model)
+    _model_name(_base_name(name))  # the base model of an adapter, whose missing folder PEFT would look for on the hub
     if engine not in ("auto", "unsloth", "transformers"):
         raise ValueError(f"engine is {engine!r}: expected 'auto', 'unsloth' or 'transformers'")
     is_local, init_args = Path(name).exists(), {"trust_remote_code": False, **(init_args or {})}
@@ -177,8 +178,8 @@ def _model_name(base_model: str | os.PathLike) -> str:
     folder = Path(name).expanduser()
     if not holds_model(folder):
         raise FileNotFoundError(
-            f"no model at {name!r}: expected a folder with config.json (a checkpoint) or adapter_config.json "
-            "(an adapter), or the name of a model on the Hugging Face hub"
+            f"no model at {name!r}, seen from {Path.cwd()}: expected a folder with config.json (a checkpoint) or "
+            "adapter_config.json (an adapter), or the name of a model on the Hugging Face hub"
         )
     return str(folder)
 

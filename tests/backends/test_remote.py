@@ -5,7 +5,6 @@ import json
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import make_dataclass
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -195,11 +194,11 @@ def test_projects_may_have_models_of_the_same_name(server, tiny_base, tmp_path, 
     asyncio.run(main())
 
 
-def test_bodies_hold_models_and_dataclasses_and_name_what_they_cannot_hold():
+def test_bodies_hold_models_and_name_what_they_cannot_hold():
     message = ChatCompletionMessage(role="assistant", content="é")
-    assert json.loads(connection.encoded([message, make_dataclass("Scenario", ["id"])(3)])) == [{"role": "assistant", "content": "é"}, {"id": 3}]
+    assert json.loads(connection.encoded([message, 1.5])) == [{"role": "assistant", "content": "é"}, 1.5]
     for other in (object(), {"b", "a"}, b"a"):  # a set has another order in each process
-        with pytest.raises(TypeError, match=f"JSON holds no {type(other).__name__}"):
+        with pytest.raises(TypeError, match=f"such as a dict, not a {type(other).__name__}"):
             connection.encoded({"scenarios": [other]})
 
 

@@ -124,7 +124,7 @@ def test_a_base_model_of_another_folder_is_named(run_folder, tmp_path, monkeypat
     assert main(["export", "m", "out"]) == 0
     monkeypatch.chdir(tmp_path / "notebooks/out")
     assert main(["export", "m", "../more", "--path", "../.art"]) == 1
-    assert "base model '../base' does not exist: export in the folder of its training" in capsys.readouterr().err
+    assert f"no model at '../base', seen from {tmp_path / 'notebooks/out'}" in capsys.readouterr().err
 
 
 def test_what_an_upload_lacks_is_found_before_the_export(run_folder, tmp_path, monkeypatch, capsys):
