@@ -200,8 +200,9 @@ async def _launch(
 
 async def _run(command: list[str], values: dict[str, str], show: bool) -> None:
     """Run a command. Raises: RuntimeError with its last lines of output when it fails; secret values are masked."""
+    environment = {"SKYPILOT_DISABLE_USAGE_COLLECTION": "1", **os.environ, **values}
     process = await asyncio.create_subprocess_exec(
-        *command, env=os.environ | values, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        *command, env=environment, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout

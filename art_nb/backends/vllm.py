@@ -52,8 +52,11 @@ def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000,
 
 
 def environment(api_key: str) -> dict[str, str]:
-    """Return the variables of vLLM's environment. api_key: the `VllmBackend`'s; unlike an argument, others can't see it."""
-    return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_API_KEY": api_key}
+    """Return the variables of vLLM's environment: adapters can be loaded, and it sends no usage statistics.
+
+    api_key: the `VllmBackend`'s; unlike an argument, others can't see it.
+    """
+    return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1", "VLLM_API_KEY": api_key}
 
 
 class VllmServer:

@@ -18,19 +18,23 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")  # read when transformers is first imported
-
-import torch  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase  # noqa: E402
-from transformers.utils import logging  # noqa: E402
+import torch
+from huggingface_hub import constants
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
 # Imported before Unsloth, which on a GPU replaces trl's trainers with rewritten ones (see trainer.py).
-from trl import GRPOTrainer, SFTTrainer  # noqa: E402, F401
+from trl import GRPOTrainer, SFTTrainer  # noqa: F401
 
-from art_nb.inference.policies import MultiLoraModel, NamedPolicy  # noqa: E402
-from art_nb.storage.checkpoints import holds_model  # noqa: E402
-from art_nb.training import sampling_models  # noqa: E402
-from art_nb.training.precision import dtype_on_cpu, dtype_on_gpu  # noqa: E402
+from art_nb.inference.policies import MultiLoraModel, NamedPolicy
+from art_nb.storage.checkpoints import holds_model
+from art_nb.training import sampling_models
+from art_nb.training.precision import dtype_on_cpu, dtype_on_gpu
+
+# Each trainer of TRL reports its creation to the Hugging Face hub unless this is true. The variable is read only once, when
+# the first of the Hugging Face libraries is imported, perhaps before this module.
+if "HF_HUB_DISABLE_TELEMETRY" not in os.environ:
+    constants.HF_HUB_DISABLE_TELEMETRY = True
 
 SMALL_MODEL = 20_000_000  # base models with fewer parameters have defaults of their own
 # Arguments of Unsloth's `from_pretrained` that transformers does not have.

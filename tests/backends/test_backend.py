@@ -223,6 +223,42 @@ for _ in range(2):
 """
 
 
+UNHEARD = """
+import asyncio, sys, threading
+import transformers  # before art_nb, as in a program that uses both: the libraries have read their environment
+tried = []
+sys.addaudithook(lambda event, args: tried.append(args) if event in ("socket.getaddrinfo", "socket.connect") else None)
+import art_nb as art
+from art_nb.local import LocalBackend
+
+QUESTION = [{"role": "user", "content": "2048"}]
+
+async def main(base, path):
+    async with LocalBackend(path=path) as backend:
+        model = art.TrainableModel(name="m", project="p", base_model=base)
+        await model.register(backend)
+
+        async def answer(reward):
+            completion = await model.openai_client().chat.completions.create(
+                model=model.get_inference_name(), messages=QUESTION, max_tokens=2)
+            return art.Trajectory(messages_and_choices=[*QUESTION, completion.choices[0]], reward=reward)
+
+        await model.train(await art.gather_trajectory_groups([art.TrajectoryGroup(map(answer, [0.0, 1.0]))]))
+        said = art.Trajectory(messages_and_choices=[*QUESTION, {"role": "assistant", "content": "up"}])
+        await model.train_sft([said], art.TrainSFTConfig())
+
+asyncio.run(main(*sys.argv[1:]))
+others = [thread.name for thread in threading.enumerate() if "telemetry" in thread.name]
+assert not tried and not others, (tried, others)
+"""
+
+
+def test_training_reports_to_nobody(base, tmp_path):
+    """TRL sends each trainer's creation to the Hugging Face hub by default, except where the variable CI is set."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "HF_HUB_DISABLE_TELEMETRY")}
+    subprocess.run([sys.executable, "-c", UNHEARD, base, str(tmp_path)], env=environment, check=True, timeout=120)
+
+
 def test_a_model_is_loaded_in_one_process_at_a_time(base, tmp_path):
     async def main():
         model = await registered(base, tmp_path)

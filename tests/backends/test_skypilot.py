@@ -118,6 +118,7 @@ for path in (folder + "/calls", {every!r}):
         log.write(json.dumps({{"argv": sys.argv[1:], "task": task}}) + "\\n")
 if command == "launch":
     assert task["secrets"].keys() <= os.environ.keys()  # SkyPilot reads the values of `--secret NAME` there
+    assert os.environ["SKYPILOT_DISABLE_USAGE_COLLECTION"] == "1"
     print("the token is", os.environ["ART_NB_TOKEN"])
     if os.path.exists(folder + "/no-capacity"):
         sys.exit("no machine of this kind is available")

@@ -148,7 +148,8 @@ def test_the_command_has_flags_that_vllm_knows():
     assert said[:3] == ["vllm", "serve", "Qwen/Qwen2.5-7B-Instruct"]
     assert {flag for flag in said if flag.startswith("--")} <= set(TABLE["flags"])
     assert said[said.index("--host") + 1] == "127.0.0.1" and not any("key" in word for word in said)
-    assert environment("secret") == {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_API_KEY": "secret"}
+    expected = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1", "VLLM_API_KEY": "secret"}
+    assert environment("secret") == expected
     assert said[said.index("--max-lora-rank") + 1] == "16" and said[said.index("--tensor-parallel-size") + 1] == "2"
     with pytest.raises(ValueError, match="rank is 513"):
         command("base", rank=513)
