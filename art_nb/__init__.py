@@ -6,6 +6,7 @@ Importing it loads nothing heavy: each public name is fetched from its module wh
 import importlib
 import os
 import pkgutil
+import sys
 from typing import TYPE_CHECKING
 
 # Read when torch is imported (on Linux, where its threads are libgomp's). Between matrix products they busy-wait for each
@@ -13,6 +14,14 @@ from typing import TYPE_CHECKING
 # https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+# Unless these are set, the Hugging Face libraries report their use (TRL each trainer), and have the hub convert models that
+# lack safetensors. The first is read when they are imported, perhaps before this package.
+for _variable in ("HF_HUB_DISABLE_TELEMETRY", "DISABLE_SAFETENSORS_CONVERSION"):
+    os.environ.setdefault(_variable, "1")
+_hub = sys.modules.get("huggingface_hub.constants")
+if _hub and os.environ["HF_HUB_DISABLE_TELEMETRY"].upper() in _hub.ENV_VARS_TRUE_VALUES:
+    _hub.HF_HUB_DISABLE_TELEMETRY = True  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:  # for editors and type checkers, which do not follow `__getattr__`
     from .backends.local import LocalBackend

@@ -26,16 +26,18 @@ class TokenPricing:
 
 
 def load_litellm() -> Any:
-    """Import and return `litellm`, without its default price list download, telemetry and advice.
+    """Import and return `litellm`, without its telemetry, its advice and its own downloads.
 
     Raises: ImportError when it is not installed.
     """
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     os.environ.setdefault("LITELLM_LOCAL_BLOG_POSTS", "True")
+    os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
     import litellm
 
     litellm.telemetry = False
     litellm.suppress_debug_info = True
+    litellm.disable_hf_tokenizer_download = True
     return litellm
 
 

@@ -1,6 +1,6 @@
 """Run rollouts concurrently and collect their trajectories, with a progress bar.
 
-`pbar_total_completion_tokens` is accepted for compatibility with ART, not used.
+`pbar_total_completion_tokens` is accepted for ART compatibility but ignored.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ async def gather_trajectories(
         pbar_desc: label of the progress bar; None: no bar.
         max_exceptions: failures to tolerate: a count, or a share of the rollouts if between 0 and 1.
 
-    Raises: the first exception that is not tolerated, after cancelling the other rollouts. Its traceback contains the
-        caller's own frames and the raising one; `error.full_traceback` has all frames.
+    Raises: the first exception that is not tolerated, after cancelling the other rollouts. Its traceback omits
+        frames of art_nb and asyncio except the last; `error.full_traceback` has all frames.
     """
     awaitables = list(trajectories)
     gathering = Gathering(awaitables, max_exceptions)
@@ -53,12 +53,12 @@ async def gather_trajectory_groups(
     """Run all rollouts of all groups concurrently; return the groups in the order given.
 
     Args:
-        groups: `TrajectoryGroup(rollout(...) for ...)`, or calls of async functions that return a group. For a share of
-            `max_exceptions`, a call counts as one rollout until it awaits a `TrajectoryGroup` of rollouts, or returns.
+        groups: `TrajectoryGroup(rollout(...) for ...)`, or calls of async functions that return a group. If `max_exceptions`
+            is a share, a call counts as one rollout until it awaits a `TrajectoryGroup` of rollouts, or returns.
         pbar_desc: label of the progress bar; None: no bar.
-        max_exceptions: as in `gather_trajectories`; tolerated ones are in `group.exceptions`, and their group is smaller.
+        max_exceptions: as in `gather_trajectories`; a rollout's goes into `group.exceptions`; a failed call has no group.
         max_metrics: number of metrics that the bar shows; None: all.
-        after_each: awaited with each complete group, for example a judge. Returns the group to keep, a list of groups, or
+        after_each: async function of a finished group, such as a judge. Returns the group to keep, a list of groups, or
             None to drop it.
 
     Raises: as `gather_trajectories`; TypeError when `after_each` returns anything else.
@@ -93,14 +93,14 @@ async def trajectory_group_batches(
     """Yield lists of `batch_size` groups in the order given (the last may be shorter) while later groups run.
 
     Args:
-        max_batch_exceptions: failures to tolerate from one batch to the next, including failures of later batches, which run
+        max_batch_exceptions: failures to tolerate between two yields, including those of later batches, which run
             concurrently: a count, or a share of the next batch's rollouts if between 0 and 1.
         max_concurrent_batches: batches' worth of groups that run concurrently, including the next one to yield.
-        skip_batches: to resume a run, skip the first `skip_batches * batch_size` groups without running them. If later
-            groups replaced those of failed async functions, the resumed run repeats the replacements.
+        skip_batches: to resume a run, skip the first `skip_batches * batch_size` groups without running them. If an async
+            function failed, a later group took its place, and the resumed run repeats that group.
         pbar_desc: label of the progress bars, one per batch; None: no bars.
 
-    Leaving the loop early (`await batches.aclose()`) cancels the running rollouts.
+    To leave the loop early and cancel the rollouts, call `await batches.aclose()`.
     """
     if batch_size < 1 or max_concurrent_batches < 1:
         raise ValueError(f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: expected 1 or more.")
@@ -143,7 +143,7 @@ async def _next_batch(
 
 
 async def _first_or_any_failure(running: deque[asyncio.Task]) -> None:
-    """Wait for the first task. Raises: the exception of any task that fails earlier."""
+    """Wait for the first task. Raises: the exception of any task that fails by then."""
     while True:
         for task in running:
             if task.done():

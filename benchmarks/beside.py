@@ -1,9 +1,9 @@
 """Training throughput on a shared machine, for two spin times of torch's threads.
 
 `python -m benchmarks.beside` prints one JSON line. In each round SmolLM2 samples 8 short answers and is trained on them,
-with as many threads as cores. `ratio_alone`: rounds per second with the spin time that `import art_nb` sets, over those
+with torch's default threads. `ratio_alone`: rounds per second with the spin time that `import art_nb` sets, over those
 with torch's default. `ratio_beside`: the same while another process keeps one core busy, as a rendering browser does.
-`ratio_twice`: the same while a second training process runs. The two sides alternate. A ratio is null if torch's default
+`ratio_twice`: the same while a second training process runs. The settings alternate. A ratio is null if torch's default
 completed no round.
 """
 

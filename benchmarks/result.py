@@ -14,7 +14,13 @@ from benchmarks.game_2048 import rounded
 
 
 def print_result(name: str, measure: Callable[[], dict]) -> None:
-    """Run `measure` with its output redirected to stderr, then print its numbers as the only line of stdout."""
+    """Run `measure` with its output redirected to stderr, then print its numbers as the only line of stdout.
+
+    With the option --help or -h, print the benchmark's docstring instead.
+    """
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(sys.modules["__main__"].__doc__)
+        return
     # The load is read first, so that it shows other work on the machine.
     conditions = machine()
     with redirect_stdout(sys.stderr):

@@ -1,16 +1,16 @@
-"""The rise of accuracy in the training of notebook 04, Email search, from several seeds.
+"""The rise in accuracy over the training of notebook 04, Email search, across seeds.
 
-`python -m benchmarks.rise_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and
-all samples), over the first 200 test questions, the columns of `rising.before_and_after` for `correct`; the rule is
-`email_search.players.ordering_player`. `rises` compares the two sides, each at its best temperature, with a 95% interval
-(paired by question): `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and
-`turns`, the mean number of calls; `kinds`: see `by_kind`. The settings are the notebook's. `ratio` is the mean of
-`trained_best` over that of `untrained_best`. `control` compares `correct` of the untrained model with
-`email_search.players.avoid_giving_up` (before) and the trained model at its best temperature (after). Use `--split val`
-to choose settings, so that the test questions stay unseen. `--reward` chooses the reward of training: `calls` has one
-reward per call, see `EmailSearch.progress`; `simple` is 1 for a correct answer, -1 for a malformed call and 0 for any
-other end; `art-e` is the published reward; `mild` is the same, but a wrong answer costs no more than no answer (notebook 04
-trains with `calls`, and compares `art-e` and `mild` over six steps).
+`python -m benchmarks.rise_email --seeds 0 1 2` prints one JSON line: for each seed of the backend (initial adapter and all
+samples), over the first 200 test questions, the columns of `rising.before_and_after` for `correct`; the rule-based baseline
+is `ordering_player`. `rises` compares before and after, each at its best temperature, with 95% intervals paired by
+question: `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and `turns`, the
+mean number of calls. `control` does so for `correct` alone, where "before" is the untrained model under
+`email_search.players.avoid_giving_up`, at temperature 1. `kinds`: see `by_kind`. Training is as in the notebook. `ratio` is
+the mean of `trained_best` over that of `untrained_best`. Use `--split val` to choose settings, so that the test questions
+stay unseen. `--reward` chooses the reward of training: `calls` has one reward per call, see `EmailSearch.progress`;
+`simple` is 1 for a correct answer, -1 for a malformed call and 0 for any other end; `art-e` is the published reward; `mild`
+is the same, but a wrong answer costs no more than no answer (notebook 04 trains with `calls`, and compares `art-e` and
+`mild` over six steps).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEARNING_RATE = 1.5e-3
 TURN_DISCOUNT = None  # of all rewards but `calls`: below 1, earlier calls get less credit; None: all get the same
 REWARDS = ("calls", "simple", "art-e", "mild")
 QUESTIONS = {"test": 200, "val": 120}
-VALIDATION = 48  # questions that choose the temperature
+VALIDATION = 48  # for choosing the temperature
 MEASURED = {"correct": 100, "sources_right": 100, "read_right": 100, "malformed": 100, "turns": 1}  # 100: percent
 
 
@@ -62,7 +62,7 @@ async def play_with_reward(model: art.TrainableModel, scenario: Scenario, reward
 
 
 async def measure_seed(folder: str, seed: int, split: str, reward: str, steps: int = STEPS, count: int = 0) -> dict:
-    """Train from one seed, and evaluate before and after."""
+    """Train with one seed; evaluate before and after."""
     questions = scenarios(split, count or QUESTIONS[split])
     model = await registered(folder, EMAIL_BASE, f"rise-{seed}", seed=seed)
     configs = [config(step, steps, reward) for step in range(steps)]
@@ -95,7 +95,7 @@ def by_kind(questions: list[Scenario], found: list[dict[str, float]]) -> dict[st
 
 
 def measure(seeds: list[int], split: str, reward: str, **overrides: int) -> dict:
-    """overrides: `steps` and `count` (questions) for a quick run."""
+    """Run all seeds. overrides: `steps`, `count` (of questions)."""
     return {"split": split, "reward": reward, **run_seeds(measure_seed, seeds, split, reward, **overrides)}
 
 

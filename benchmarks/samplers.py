@@ -2,8 +2,8 @@
 
 `python -m benchmarks.samplers` prints one JSON line. With each number of samplers, batches of conversations of 1 to 12
 turns are gathered. From every other batch the duration of a turn is measured as a function of the conversations per
-sampler. With this function the simulation predicts the duration of the other batches. `ratio` is the simulated over the
-real seconds, for each number of samplers. The slowdown of more samplers than cores is part of the measured function.
+sampler. With this function the simulation predicts the duration of the other batches. `ratio_N` is the simulated over
+the real seconds with N samplers. The measured function includes the slowdown if samplers outnumber cores.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_TOKENS = 8
 
 
 class ConversationBatch:
-    """Concurrent conversations. turns: of each; requests: (active conversations, seconds) of each request."""
+    """Concurrent conversations. turns: number in each; requests: (active conversations, seconds) of each."""
 
     def __init__(self, model: art.TrainableModel, seed: int):
         self.model, draw = model, random.Random(seed)
@@ -55,7 +55,7 @@ class ConversationBatch:
 
 
 async def measured(samplers: int, folder: str) -> dict[str, float]:
-    """Return the mean real and simulated seconds of a batch."""
+    """Return the mean real and simulated seconds of a batch, and their ratio."""
     model = art.TrainableModel(name=f"with{samplers}", project="samplers", base_model=str(BASE))
     backend = RayBackend(samplers=samplers, path=folder, engine="transformers")
     await model.register(backend)

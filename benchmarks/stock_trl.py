@@ -13,9 +13,7 @@ from pathlib import Path
 
 import torch
 
-# The first prevents a network request, the second a warning that environment_factory is experimental.
-os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
+os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # no warning that environment_factory is experimental
 from transformers import AutoConfig  # noqa: E402
 from trl import GRPOConfig, GRPOTrainer  # noqa: E402 - after the lines above, and before Unsloth can be imported
 from trl.trainer import utils as trl_utils  # noqa: E402

@@ -35,12 +35,14 @@ def environment_tools(environment: Any) -> dict[str, dict]:
     A method's attribute `schema` takes precedence over its type hints and docstring.
     Raises: TypeError, ValueError for a method without type hints or descriptions.
     """
-    return {name: getattr(method, "schema", None) or tool_schema(method) for name, method in _methods(environment).items()}
+    methods = _methods(environment).items()
+    return {name: getattr(m, "schema", None) or tool_schema(getattr(m, "__func__", m)) for name, m in methods}
 
 
 def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
-    members = inspect.getmembers(type(environment), predicate=inspect.isfunction)
-    methods = [getattr(environment, name) for name, _ in members if name not in NO_TOOLS and not name.startswith("_")]
+    kind = type(environment)  # not with inspect.getmembers, which is slow: this runs after every call
+    names = [name for name in dir(kind) if not name.startswith("_") and name not in NO_TOOLS]
+    methods = [getattr(environment, name) for name in names if inspect.isfunction(getattr(kind, name, None))]
     return {method.__name__: method for method in methods}
 
 

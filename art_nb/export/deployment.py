@@ -201,10 +201,11 @@ def deploy_wandb(
 
     files = _files_to_deploy(model, checkpoint_path)
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
     # By default wandb also uploads a description of the machine, its load, its packages and the git repository.
     settings = wandb.Settings(
         api_key=key_from_environment("WANDB_API_KEY"), silent=not verbose, console="off",
-        disable_git=True, disable_code=True, save_code=False,
+        disable_git=True, disable_code=True, save_code=False, disable_job_creation=True, host="",
         x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False,
     )  # fmt: skip
     metadata = {"wandb.base_model": model.base_model} | ({"wandb.provenance": config.provenance} if config else {})

@@ -83,7 +83,8 @@ def _download(folder: Path) -> None:
 
 
 def _pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", arguments[0], "--no-deps", "--only-binary=:all:", "--quiet", *arguments[1:]]
+    options = ["--no-deps", "--only-binary=:all:", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", arguments[0], *options, *arguments[1:]]
     run = subprocess.run(command, capture_output=True, text=True, errors="replace")
     if run.returncode:
         raise RuntimeError(f"pip could not install {CONVERTER}:\n{_last_lines(run.stderr)}\nIs this machine online?")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.functional import pad
 
 from art_nb.inference.cache import SlotCache
 from art_nb.inference.chat import RequestError
@@ -22,6 +23,7 @@ from art_nb.rollouts.gathering import drain_event_loop
 
 MIN_REPEATS = 3  # times in a row that a token must have followed the same two tokens to be proposed
 MAX_SPECULATED = 8  # tokens
+BLOCK = 256  # tokens of the vocabulary whose probabilities are summed first
 PAUSE = 0.1  # seconds; a shorter gap between an answer and the next request counts as sampling time
 
 
@@ -296,9 +298,18 @@ def sample_tokens(
         kept = (before < top_p[:, None]) | (top_p[:, None] >= 1)
         # In the order of the vocabulary, so that other requests' top_p changes no token.
         probabilities = probabilities * torch.zeros_like(kept).scatter_(1, order, kept)
-    mass = probabilities.cumsum(-1, dtype=torch.float64)  # float64, because many small numbers are summed
-    total = mass[:, -1:]
-    # Strictly below the total even after rounding, so that no token of probability 0 is sampled.
-    point = torch.minimum(uniform[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
-    index = torch.searchsorted(mass, point, right=True)
+    # A cumulative sum over a large vocabulary is slow: the first is over blocks of tokens, the second within the chosen one.
+    blocks = pad(probabilities, (0, -logits.shape[1] % BLOCK)).unflatten(-1, (-1, BLOCK))
+    mass = blocks.sum(-1, dtype=torch.float64).cumsum(-1)  # float64, because many small numbers are summed
+    point = _below(uniform[:, None] * mass[:, -1:], mass)
+    block = torch.searchsorted(mass, point, right=True)
+    within = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1, dtype=torch.float64)
+    rest = _below(point - pad(mass, (1, 0)).gather(1, block), within)
+    index = block * BLOCK + torch.searchsorted(within, rest, right=True)
     return torch.where(greedy, logits.argmax(-1), index[:, 0]) if bool(greedy.any()) else index[:, 0]
+
+
+def _below(point: torch.Tensor, mass: torch.Tensor) -> torch.Tensor:
+    """Limit points strictly below the total of a cumulative sum, also after rounding: no impossible token is sampled."""
+    total = mass[:, -1:]
+    return torch.minimum(point, torch.nextafter(total, torch.zeros_like(total)))

@@ -102,7 +102,7 @@ class WandbMonitor(Monitor):
         return self._runs[key]
 
     def _start_run(self, entry: LogEntry, mode: str) -> Any:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when the package is imported
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when its service starts
         os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every openai call
         import wandb
 

@@ -55,7 +55,7 @@ async def call_judge(
     params: further arguments of the request; those that are None are omitted.
 
     Raises: JudgeUnavailable, ContextExceeded; openai.APIError (also LiteLLM's errors) when a retry can't help;
-        ImportError when LiteLLM is needed and missing.
+        ImportError when LiteLLM is needed but missing.
     """
     given = {name: value for name, value in params.items() if value is not None}
     create: Any = client.with_options(max_retries=0).chat.completions.create if client else _litellm().acompletion

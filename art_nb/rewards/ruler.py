@@ -36,16 +36,16 @@ async def ruler(
 
     Args:
         message_lists: the conversations, each a list of messages.
-        judge_model: a model name of LiteLLM's ("openai/o3", "anthropic/...", "ollama/...", "hosted_vllm/..."), or a
+        judge_model: a LiteLLM model name ("openai/o3", "anthropic/...", "ollama/...", "hosted_vllm/..."), or a
             judge: `LLMJudge(...)` for a model with options, `RubricJudge(...)` without a model.
         extra_litellm_params: further arguments of the request (temperature, api_base, ...).
         rubric: instructions for scoring; ignored by `RubricJudge`.
         tools: the agent's tools, shown to the judge.
         debug: print scores and explanations.
 
-    Costs, also those of a judge that fails, are added to the active `art.metrics.MetricsBuilder`, if any.
+    Costs, even of a judge that fails, are added to the active `art.metrics.MetricsBuilder`, if any.
 
-    Raises: JudgeError when the judge gave no usable scores; ImportError when LiteLLM is needed and missing.
+    Raises: JudgeError when the judge gave no usable scores; ImportError when LiteLLM is needed but missing.
     """
     trajectories = [Trajectory(messages_and_choices=list(messages), tools=tools) for messages in message_lists]
     judgement = await _judge(trajectories, judge_model, extra_litellm_params, rubric, debug)
@@ -65,7 +65,7 @@ async def ruler_score_group(
     """Return a copy of `group` whose rewards are the judge's scores; for `after_each` of `gather_trajectory_groups`.
 
     In each trajectory of the copy, `reward` and metrics["ruler_score"] are the score, metrics["independent_reward"] is the
-    reward before any judging, `logs` has the explanation, and `turn_rewards` is None. The copy's metrics are judge_calls,
+    reward before any judging, `logs` has the explanation, and `turn_rewards` is None. The copy's metrics add judge_calls,
     judge_cached, judge_prompt_tokens, judge_completion_tokens, judge_duration (seconds), judge_shortened (trajectories
     shortened in the prompt) and, if the price is known, judge_cost_usd, which is added to costs/train/judge/ruler, or
     costs/eval/..., when the group is logged. Each trajectory has an equal share: judge_tokens, judge_cost_usd. A second
@@ -73,8 +73,8 @@ async def ruler_score_group(
 
     Args:
         swallow_exceptions: log a JudgeError as a warning and return None, so that `gather_trajectory_groups` drops the
-            group. Other exceptions are raised in any case.
-        Others: as in `ruler`. `additional_histories` are judged with their trajectory.
+            group. Other exceptions always propagate.
+        Others: as in `ruler`. A trajectory's `additional_histories` are judged, too.
 
     Raises: JudgeError naming the group, when the judge gave no usable scores.
     """
@@ -121,7 +121,7 @@ async def _judge(
 
 
 def group_name(group: TrajectoryGroup) -> str:
-    """Identify a group in messages: by its metadata, its trajectories' common metadata, or its first user message."""
+    """Name a group in logs and errors by its metadata, its trajectories' common metadata, or first user message."""
     first, *others = group.trajectories or [Trajectory()]
     shared = {k: v for k, v in first.metadata.items() if all(t.metadata.get(k) == v for t in others)}
     facts = group.metadata or shared

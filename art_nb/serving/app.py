@@ -98,7 +98,7 @@ def _add_server_routes(app: FastAPI, state: ServerState, metrics: ServerMetrics)
         response = RedirectResponse("./", 303)
         response.set_cookie(
             state.token.cookie_name, state.token.new_cookie(), max_age=COOKIE_DAYS * 86400, httponly=True,
-            samesite="strict", secure=request.url.scheme == "https", path=None,  # behind a proxy: only below its prefix
+            samesite="strict", secure=request.url.scheme == "https", path=None,  # sent only below a proxy's prefix
         )  # fmt: skip
         return response
 

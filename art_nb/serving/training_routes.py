@@ -53,8 +53,8 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("/{project}/{name}/lockstep/{session}", responses={400: {}, 410: {}, 429: {}})
     async def lockstep(project: Name, name: Name, session: SessionKey, exchange: Exchange, request: Request) -> Response:
-        """Send many requests at once and receive the answers that became ready: {"answers": [...]}, or null if there are
-        none yet; then repeat the same exchange."""
+        """Send requests together and receive the answers that are ready: {"answers": [...]}. If it is null, repeat the
+        exchange."""
 
         async def exchanged() -> list[dict]:
             answer = partial(_complete, state, await models.load(project, name))
@@ -70,8 +70,8 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("/{project}/{name}/train", responses={400: {}}, response_model=None)
     async def train(project: Name, name: Name, request: TrainRequest) -> Response:
-        """Train one step. The response is a stream of JSON lines: {"progress": text or null} while training, then
-        {"result": {"step", "metrics", "advantages"}} or {"status": ..., "error": ...}."""
+        """Train one step. Streams JSON lines: {"progress": text or null}, then {"result": {"step", "metrics", "advantages"}}
+        or {"status": ..., "error": ...}. An error before the first line is a plain response."""
         return await _train(state, project, name, request)
 
     @router.post("/{project}/{name}/train_sft", responses={400: {}}, response_model=None)
@@ -105,7 +105,7 @@ def routes(state: ServerState) -> APIRouter:
         folder, steps = models.folder(project, name), models.steps(project, name)
         path = checkpoints.step_folder(folder / "checkpoints", step) / file
         if step not in steps or file not in FILES:
-            raise StatusError(404, f"no {file!r:.50} of step {step}: expected one of {', '.join(FILES)} of steps {steps}")
+            raise StatusError(404, f"no {file!r:.50} of step {step}: the files are {', '.join(FILES)}, the steps {steps}")
         if not path.is_file():
             raise StatusError(404, f"the checkpoint of step {step} has no {file}")
         return FileResponse(path, filename=file)
@@ -117,7 +117,7 @@ def routes(state: ServerState) -> APIRouter:
         async def delete() -> None:
             steps = models.steps(project, name)
             if step not in steps:
-                raise StatusError(404, f"no checkpoint of step {step}; model {name!r} has those of steps {steps}")
+                raise StatusError(404, f"no checkpoint of step {step}: model {name!r} has steps {steps}")
             if step == steps[-1]:
                 raise StatusError(409, f"cannot delete step {step}, the latest checkpoint: training continues from it")
             checkpoints.prune(models.folder(project, name) / "checkpoints", {*steps} - {step})

@@ -1,8 +1,8 @@
 """One GRPO update: TRL's GRPOTrainer on gathered trajectories, in place of completions that it would generate.
 
 The loss, its options and its metrics are TRL's. Added here: groups of any size, micro-batches whose weighted losses add up
-to the loss of the batch, an advantage per token, and metrics that explain a step. Only two options of TRL depend on the
-micro-batches: `top_entropy_quantile`, and `entropy_coef` with a loss of SEQUENCE_MEAN_LOSSES.
+to the loss of the batch, an advantage per token, and metrics that explain a step. Only two TRL options depend on the split
+into micro-batches: `top_entropy_quantile`, and `entropy_coef` with a loss in SEQUENCE_MEAN_LOSSES.
 """
 
 import math
@@ -20,10 +20,10 @@ from art_nb.training.sequences import TokenSequence
 from art_nb.training.trainer import Report, SequenceTrainer, check_options, keep_accelerate, summarize_updates, trl_settings
 from art_nb.types import TrainConfig
 
-# After policy, which disables TRL's telemetry and imports this class before Unsloth can replace it.
+# After policy, which imports GRPOTrainer before Unsloth replaces it.
 from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
-# Losses divided by the number of sequences. In the others a micro-batch is weighted by its share of the trained tokens.
+# Losses divided by the number of sequences. For others, a micro-batch is weighted by its share of the trained tokens.
 SEQUENCE_MEAN_LOSSES = {"grpo", "sapo", "luspo", "dr_grpo"}
 # TRL's options without effect: TrainConfig has them, batches have any size, or TRL's rewards and forward pass are not used.
 WITHOUT_EFFECT = {
@@ -38,10 +38,10 @@ class Learner(SequenceTrainer, GRPOTrainer):
 
     grpo: fields of `trl.GRPOConfig` (loss_type, epsilon, epsilon_high, max_grad_norm, ...). `temperature` must be that of
         the sampled answers; it divides the logits. Integrations in `report_to` ("tensorboard", "trackio", "mlflow", ...)
-        receive every step through `report`; there are none by default.
+        get each step's metrics from `report`; by default none.
     output_dir: where TRL may write. tokens_per_micro_batch: see `SequenceTrainer`.
 
-    Raises: ValueError: the loss type needs one advantage per sequence, or use_adaptive_entropy is set.
+    Raises: ValueError: an invalid option, use_adaptive_entropy, or a loss without token advantages.
     """
 
     metric_names = {
@@ -55,7 +55,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
     ):  # fmt: skip
         from datasets import Dataset
 
-        # `micro_batches` decides how a batch is split; these values only have to pass TRL's checks.
+        # `micro_batches` splits the batch: the 2s only pass TRL's checks, the 1 scales its loss.
         fixed = {"per_device_train_batch_size": 2, "num_generations": 2, "gradient_accumulation_steps": 1}
         given = check_options(grpo or {}, GRPOConfig, {*fixed, *WITHOUT_EFFECT}, stacklevel=6)
         super().__init__(
@@ -68,7 +68,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
         if self.loss_type == "vespo":
             raise ValueError("loss_type 'vespo' takes one advantage per sequence, not one per token: use another type")
         if getattr(self.args, "use_adaptive_entropy", False):
-            raise ValueError("grpo: use_adaptive_entropy would adapt to each micro-batch; give entropy_coef instead")
+            raise ValueError("grpo: use_adaptive_entropy would adapt to each micro-batch; set entropy_coef instead")
         self.low_precision = policy.model.dtype != torch.float32 or self.args.bf16 or self.args.fp16
         integrations = tuple(get_reporting_integration_callbacks(self.args.report_to))
         callbacks = self.callback_handler.callbacks
@@ -80,11 +80,11 @@ class Learner(SequenceTrainer, GRPOTrainer):
     ) -> dict[str, float]:
         """Update the policy on `sequences`, with `config.num_updates` optimizer steps.
 
-        report: called with a short text before each micro-batch. seed: of the dropout, the only random draw.
+        report: called with a short text before each micro-batch. seed: for dropout, the only randomness.
 
         Returns the step's metrics. loss, grad_norm, entropy (nats per token), clip_fraction and, with a KL penalty, kl
         (nats per token, to the base model) are means over the updates; without a penalty, kl is measured before them on
-        a part of the sequences. ratio_min, ratio_max: probability of a sampled token now over that when it was sampled;
+        a part of the sequences. ratio_min, ratio_max: a token's probability at the last update over that at sampling;
         missing at a temperature other than 1, at which the sampler's probabilities are not known.
 
         Raises: FloatingPointError: as `update`. ValueError: another policy sampled some of the tokens, and the temperature
@@ -130,7 +130,7 @@ class Learner(SequenceTrainer, GRPOTrainer):
             raise ValueError("another policy sampled some of the turns: leave them out, or train at temperature 1")
         by_sequences = self.loss_type in SEQUENCE_MEAN_LOSSES
         batches = self.weighted_micro_batches(sequences, config.grad_accumulation_sequences, by_sequences)
-        if self.temperature != 1:  # the sampler's log-probabilities are those at temperature 1: no ratio follows from them
+        if self.temperature != 1:  # the sampler's log-probabilities are those at temperature 1, so a ratio would be wrong
             for batch in batches:
                 batch["sampling_logprobs"].fill_(math.nan)
         return batches
@@ -138,9 +138,9 @@ class Learner(SequenceTrainer, GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, *_: Any, **__: Any):
         """Return log-probabilities and entropies (B, T) of the sampled tokens, in place of TRL's forward pass.
 
-        In the first update TRL uses these log-probabilities as those of the sampling policy. Where they differ from the
-        sampler's, the sampler's are set here, before TRL looks for them: for tokens that another policy sampled, and below
-        float32 precision, where sampler and learner round differently and probabilities differ by a few percent.
+        In the first update TRL uses these log-probabilities as those of the sampling policy. Where the sampler's
+        differ, those are stored first, as `old_per_token_logps`: for tokens that another policy sampled, and below float32
+        precision, where sampler and learner round differently and probabilities differ by a few percent.
         """
         logprobs, entropies = self.forward_batch()
         if logprobs.requires_grad:

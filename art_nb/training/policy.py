@@ -1,7 +1,7 @@
 """The policy: a base model with a LoRA adapter, loaded with Unsloth if it can be imported, else with transformers and PEFT.
 
 Both engines give the same model (tests/training/test_policy.py compares them). `sampling_models` turns it into what the
-sampler runs. Importing this module disables telemetry of the Hugging Face libraries, unless HF_HUB_DISABLE_TELEMETRY is set.
+sampler runs.
 """
 
 import functools
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import constants
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -31,14 +30,9 @@ from art_nb.storage.checkpoints import holds_model
 from art_nb.training import sampling_models
 from art_nb.training.precision import dtype_on_cpu, dtype_on_gpu
 
-# Each trainer of TRL reports its creation to the Hugging Face hub unless this is true. The variable is read only once, when
-# the first of the Hugging Face libraries is imported, perhaps before this module.
-if "HF_HUB_DISABLE_TELEMETRY" not in os.environ:
-    constants.HF_HUB_DISABLE_TELEMETRY = True
-
 SMALL_MODEL = 20_000_000  # base models with fewer parameters have defaults of their own
 # Arguments of Unsloth's `from_pretrained` that transformers does not have.
-UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank")
+UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank", "use_exact_model_name")
 # Models whose configuration sets one of these change the logits after the output head. Learner and sampler do not.
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
 LAYER_TYPES = {"full_attention", "sliding_attention"}  # that the sampler computes
@@ -222,7 +216,8 @@ def _load_with_transformers(name: str, init_args: dict, peft_args: dict, seed: i
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.bfloat16
         )
     if is_adapter(name):
-        model = AutoPeftModelForCausalLM.from_pretrained(name, is_trainable=True, **init_args)
+        folder = Path(name).absolute()  # as a relative path the hub would be asked for its tokenizer
+        model = AutoPeftModelForCausalLM.from_pretrained(folder, is_trainable=True, **init_args)
     else:
         model = AutoModelForCausalLM.from_pretrained(name, **init_args)
         settings, seed, requested = _lora_settings(model, peft_args, seed)
@@ -241,6 +236,10 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
         init_args["dtype"] = None if on_gpu else torch.float32
     init_args.setdefault("load_in_4bit", False)
     init_args.setdefault("use_gradient_checkpointing", "unsloth" if on_gpu else False)
+    if Path(_base_name(name)).is_dir():  # else Unsloth would ask GitHub and the hub for a folder like data/nano
+        init_args = {"local_files_only": True, "use_exact_model_name": True} | init_args
+    elif "revision" in init_args:
+        init_args.setdefault("use_exact_model_name", True)  # of another repository Unsloth would take another revision
     with redirect_stdout(StringIO()):  # Unsloth prints a banner
         model, tokenizer = unsloth.FastLanguageModel.from_pretrained(name, **init_args)
     if is_adapter(name):

@@ -64,9 +64,14 @@ def multi_lora_model(model: PeftModel, base: PreTrainedModel) -> MultiLoraModel 
 
 
 def unmerged_adapter(model: PeftModel, base: PreTrainedModel, adapter: dict[str, torch.Tensor]) -> Adapter:
-    """Return an adapter (as for `merged_model`) in the form and dtype that a `MultiLoraModel` of `base` applies."""
-    matrices = {}
-    for name, layer in _adapted_layers(model).items():
+    """Return an adapter (as for `merged_model`) in the form and dtype that a `MultiLoraModel` of `base` applies.
+
+    It is empty if it changes nothing, as before the first step.
+    """
+    layers, matrices = _adapted_layers(model), {}
+    if not any(adapter[f"{PREFIX}{name}.lora_B.weight"].any() for name in layers):
+        return {}
+    for name, layer in layers.items():
         weight = base.get_submodule(name).weight
         down, up = (adapter[f"{PREFIX}{name}.lora_{side}.weight"].T.float() for side in "AB")
         matrices[name] = tuple(weight.new_empty(x.shape).copy_(x) for x in (down, up * layer.scaling["default"]))

@@ -17,7 +17,7 @@ from art_nb.training.sequences import TokenSequence
 from art_nb.training.trainer import Report, SequenceTrainer, check_options, keep_accelerate, summarize_updates, trl_settings
 from art_nb.types import TrainSFTConfig
 
-# After policy, which disables TRL's telemetry and imports the trainer before Unsloth can replace it.
+# After policy, which imports SFTTrainer before Unsloth replaces it.
 from trl import SFTConfig  # isort: skip
 
 AUTO_BATCH_SIZE = 2  # trajectories, as in ART

@@ -26,7 +26,9 @@ def lab(*options: str) -> int:
     from jupyterlab.labapp import main as jupyterlab
 
     os.chdir(ROOT)
-    jupyterlab(["--notebook-dir=notebooks", "notebooks/00_start_here.ipynb", *options])
+    # JupyterLab would ask a package index for its newest version at each start, and offer news from the network.
+    quiet = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"]
+    jupyterlab(["--notebook-dir=notebooks", "notebooks/00_start_here.ipynb", *quiet, *options])
     return 0
 
 

@@ -26,6 +26,10 @@ from course.results import MIME, table
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE = 20.0  # seconds without a line after which the reporter prints what is running
 WIDGET = "application/vnd.jupyter.widget-view+json"
+# nbconvert's page without the scripts that it would load from the network.
+PAGE = "{% extends 'lab/index.html.j2' %}" + "".join(
+    f"{{% block html_head_js{script} %}}{{% endblock %}}" for script in ("", "_mathjax", "_mermaidjs")
+)
 
 
 class Reporter:
@@ -97,8 +101,11 @@ def titles(cells: list) -> list[str]:
 def run_notebook(notebook: NotebookNode, folder: Path, *, write: Callable[[str], None] = print) -> None:
     """Run `notebook` in place, cell by cell, in a new kernel whose working directory is `folder`.
 
-    Raises: CellExecutionError when a cell fails; the notebook then holds the outputs until then, and the error.
+    Raises: CellExecutionError when a cell fails; the notebook then holds the outputs so far, and the error.
     """
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
     report = Reporter(write)
     client = LiveClient(
         notebook,
@@ -131,15 +138,21 @@ def results(notebook: NotebookNode) -> list[dict]:
 
 
 def to_html(notebook: NotebookNode) -> str:
-    """Return the notebook as one HTML page that needs no kernel: widgets with a static rendering are replaced by it."""
+    """Return the notebook as one HTML page that needs no kernel: widgets with a static rendering are replaced by it.
+
+    It loads nothing from the network, so MathJax neither: short formulas are shown in italics, others as TeX.
+    """
     from nbconvert import HTMLExporter
 
     page = copy.deepcopy(notebook)
+    page.metadata.pop("widgets", None)  # would load ipywidgets' manager
     for cell in page.cells:
+        if cell.cell_type == "markdown":
+            cell.source = re.sub(r"\$([^$]+)\$", lambda tex: tex[0] if "\\" in tex[1] else f"*{tex[1]}*", cell.source)
         for out in cell.get("outputs", []):
             if {"text/html", "image/png", "image/svg+xml"} & out.get("data", {}).keys():
                 out["data"].pop(WIDGET, None)
-    return HTMLExporter().from_notebook_node(page)[0]
+    return HTMLExporter(raw_template=PAGE).from_notebook_node(page)[0]
 
 
 def demo(path: Path = ROOT / "notebooks" / "02_2048.ipynb", out: Path = ROOT / "out") -> int:
@@ -177,10 +190,10 @@ def working_folder(folder: Path) -> Path:
 
 
 def finish(notebook: NotebookNode, name: str, out: Path) -> int:
-    """Write both copies, print the results and the paths of the copies. Returns 1 when there is no result, else 0."""
+    """Write the notebook and its HTML copy; print the results and both paths. Returns 1 without results, else 0."""
     write_file(out / f"{name}.ipynb", nbformat.writes(notebook).encode())
     write_file(out / f"{name}.html", to_html(notebook).encode())
     rows = results(notebook)
     print(f"\n{table(rows) if rows else 'No cell showed a result.'}\n")
-    print(f"The executed notebook: {out / name}.ipynb\nThe same as a page:    {out / name}.html", flush=True)
+    print(f"The executed notebook: {out / name}.ipynb\nAs an HTML page:       {out / name}.html", flush=True)
     return 0 if rows else 1

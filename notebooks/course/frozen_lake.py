@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import lru_cache
 from itertools import count
 from typing import Any
 
@@ -16,11 +17,12 @@ CHARACTERS = {"S": ".", "F": ".", "H": "4", "G": "8"}
 STEPS = {"down": (1, 0), "right": (0, 1), "up": (-1, 0), "left": (0, -1)}
 
 
-def board(seed: int) -> list[str]:
+@lru_cache(4096)
+def board(seed: int) -> tuple[str, ...]:
     """Return the rows of a lake whose goal can be reached."""
     from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
-    return generate_random_map(SIZE, p=FROZEN, seed=seed)
+    return tuple(generate_random_map(SIZE, p=FROZEN, seed=seed))
 
 
 def drawn(environment: Any, observation: int) -> str:
@@ -37,7 +39,7 @@ def lake(seed: int) -> GymnasiumEnvironment:
 
 def distinct_lakes(**counts: int) -> dict[str, list[int]]:
     """Return `counts[split]` seeds of each split; see `distinct`. No lake is in two splits."""
-    return distinct(lambda split: count(FIRST_SEED[split]), lambda seed: tuple(board(seed)), **counts)
+    return distinct(lambda split: count(FIRST_SEED[split]), board, **counts)
 
 
 def careful_chance(seed: int) -> float:

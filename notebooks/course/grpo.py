@@ -82,7 +82,7 @@ def aggregate(
 
     "grpo": mean over each completion, then over completions: tokens of long ones weigh less (DeepSeekMath, equation 3).
     "bnpo": mean over all sampled tokens of this call.
-    "dapo": sum divided by `num_items`, the sampled tokens of a batch that this call is a part of; without it, as "bnpo".
+    "dapo": sum divided by `num_items`, the number of sampled tokens in the whole batch; without it, as "bnpo".
         All tokens weigh the same (DAPO, equation 12).
     "dr_grpo": sum divided by the constant B * `max_completion_length`: lengths have no influence (Dr. GRPO, section 3.2).
 
@@ -120,14 +120,14 @@ def grpo_loss(
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the GRPO loss of a batch, a scalar to minimise, and metrics.
 
-    logp: (B, T) log-probabilities under the policy in training, with gradient. old_logp: (B, T) under the policy that
-    sampled; None if that is the same (ratio 1). advantages: (B,), or (B, T) for turn rewards. ref_logp: (B, T) under the
+    logp: (B, T) log-probabilities under the policy in training, with gradient. old_logp: (B, T) under the sampling
+    policy; None if it is the same (ratio 1). advantages: (B,), or (B, T) for turn rewards. ref_logp: (B, T) under the
     reference, needed if beta, the weight of the KL penalty, is not 0. importance_sampling_level: "sequence" is GSPO, made
-    for loss_type "grpo". use_bias_correction_kl: multiply each token's KL by its ratio, which turns the gradient of k3
-    into that of KL(pi, pi_ref) (DeepSeek-V3.2, equation 7; TRL's default). The others: see `aggregate`.
+    for loss_type "grpo". use_bias_correction_kl: multiply each token's KL by the ratio; with "token" k3's gradient becomes
+    that of KL(pi, pi_ref) (DeepSeek-V3.2, equation 7; TRL's default). The others: see `aggregate`.
 
-    Metrics: kl (nats per token, with beta), clip_low and clip_high (share of tokens whose gradient is cut by the lower
-    and by the upper bound), clip_fraction (their sum), ratio_min, ratio_max. Equal to TRL's `GRPOTrainer` with the same
+    Metrics: kl (nats per token, with beta), clip_low and clip_high (share of tokens clipped at the lower and upper
+    bound), clip_fraction (their sum), ratio_min, ratio_max. The loss equals that of TRL's `GRPOTrainer` with the same
     options. Raises: ValueError: an unknown option, or beta without ref_logp. Source: DeepSeekMath, equation 3.
     """
     mask = mask.to(logp.dtype)
@@ -158,7 +158,7 @@ def grpo_loss(
 def _clip_metrics(
     ratio: Tensor, advantages: Tensor, mask: Tensor, epsilon_low: float, epsilon_high: float
 ) -> dict[str, float]:
-    """Return the shares of sampled tokens whose gradient is cut, and minimum and maximum of their ratio."""
+    """Return the shares of clipped tokens, and the minimum and maximum ratio of all sampled tokens."""
     ratio = ratio.expand_as(mask)
     low = aggregate(((ratio < 1 - epsilon_low) & (advantages < 0)).float(), mask, "bnpo").item()
     high = aggregate(((ratio > 1 + epsilon_high) & (advantages > 0)).float(), mask, "bnpo").item()

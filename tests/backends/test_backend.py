@@ -10,6 +10,8 @@ import subprocess
 import sys
 import warnings
 import weakref
+from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
@@ -224,17 +226,18 @@ for _ in range(2):
 
 
 UNHEARD = """
-import asyncio, sys, threading
-import transformers  # before art_nb, as in a program that uses both: the libraries have read their environment
+import asyncio, os, sys, threading
+import transformers, trl  # before art_nb, as in a program that uses both: the libraries have read their environment
 tried = []
 sys.addaudithook(lambda event, args: tried.append(args) if event in ("socket.getaddrinfo", "socket.connect") else None)
 import art_nb as art
 from art_nb.local import LocalBackend
+from huggingface_hub.utils import send_telemetry
 
 QUESTION = [{"role": "user", "content": "2048"}]
 
-async def main(base, path):
-    async with LocalBackend(path=path) as backend:
+async def main(base, path, engine):
+    async with LocalBackend(path=path, engine=engine) as backend:
         model = art.TrainableModel(name="m", project="p", base_model=base)
         await model.register(backend)
 
@@ -247,16 +250,22 @@ async def main(base, path):
         said = art.Trajectory(messages_and_choices=[*QUESTION, {"role": "assistant", "content": "up"}])
         await model.train_sft([said], art.TrainSFTConfig())
 
+send_telemetry("trl/GRPOTrainer")  # as every trainer of TRL does when it is made, outside of this package, too
 asyncio.run(main(*sys.argv[1:]))
 others = [thread.name for thread in threading.enumerate() if "telemetry" in thread.name]
 assert not tried and not others, (tried, others)
 """
 
 
-def test_training_reports_to_nobody(base, tmp_path):
-    """TRL sends each trainer's creation to the Hugging Face hub by default, except where the variable CI is set."""
+@pytest.mark.parametrize("engine", ["transformers", "unsloth"])
+def test_training_reports_to_nobody(base, tmp_path, engine):
+    """TRL reports each trainer to the hub by default, except where the variable CI is set."""
+    if engine == "unsloth" and find_spec("unsloth") is None:
+        pytest.skip("Unsloth is not installed here")
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "HF_HUB_DISABLE_TELEMETRY")}
-    subprocess.run([sys.executable, "-c", UNHEARD, base, str(tmp_path)], env=environment, check=True, timeout=120)
+    folder = Path(base)
+    command = [sys.executable, "-c", UNHEARD, f"{folder.parent.name}/{folder.name}", str(tmp_path), engine]
+    subprocess.run(command, cwd=folder.parent.parent, env=environment, check=True, timeout=180)
 
 
 def test_a_model_is_loaded_in_one_process_at_a_time(base, tmp_path):

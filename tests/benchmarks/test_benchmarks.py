@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import re
+import runpy
 import sys
 from dataclasses import replace
 from functools import partial
@@ -262,6 +263,13 @@ def test_a_run_stops_at_its_time_limit_or_its_target():
     assert race.reached_goal and not race.out_of_time and not race.result()["stopped"]
     race.add_training_time(40.0)
     assert race.out_of_time and race.result()["seconds"] == 30.0
+
+
+@pytest.mark.parametrize("name", ["kills", "neighbour", "overlap", "ray_kills", "samplers", "server", "stranger"])
+def test_a_benchmark_without_options_prints_its_docstring(name, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    runpy.run_module(f"benchmarks.{name}", run_name="__main__", alter_sys=True)
+    assert f"`python -m benchmarks.{name}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("module", [rollout, learner, time_to_skill])

@@ -45,12 +45,14 @@ def test_prints_cells_and_lines_live_then_the_results_and_leaves_two_copies(tmp_
 
 
 def test_a_failing_cell_is_shown_and_what_ran_is_kept(tmp_path, capsys):
-    path = save(tmp_path / "game.ipynb", "print('before')", "1 / 0", "print('never')")
+    never = new_code_cell("print('never')", outputs=[new_output("stream", text="of an earlier run\n")], execution_count=3)
+    path = save(tmp_path / "game.ipynb", "print('before')", "1 / 0", never)
     assert demo.demo(path, tmp_path / "out") == 1
     assert "ZeroDivisionError" in capsys.readouterr().out
     partial = nbformat.read(tmp_path / "out/game.partial.ipynb", 4)
     assert partial.cells[0].outputs[0].text == "before\n"
-    assert partial.cells[1].outputs[0].ename == "ZeroDivisionError" and not partial.cells[2].outputs
+    assert partial.cells[1].outputs[0].ename == "ZeroDivisionError"
+    assert not partial.cells[2].outputs and partial.cells[2].execution_count is None
 
 
 def test_a_notebook_without_results_is_a_failure(tmp_path, capsys):
@@ -97,3 +99,11 @@ def test_the_page_shows_a_widget_by_its_static_rendering():
     page = demo.to_html(new_notebook(cells=[cell]))
     assert "<b>static</b>" in page and "widget-view" not in page.split("<body")[1]
     assert demo.WIDGET in cell.outputs[0].data  # the notebook itself keeps the widget
+
+
+def test_the_page_loads_no_scripts_and_shows_formulas_without_them():
+    view = {"state": {}, "version_major": 2, "version_minor": 0}
+    notebook = new_notebook(cells=[new_markdown_cell(r"At $T = 0$, and $\frac{a}{b}$ or $c$.")], metadata={"widgets": {"w": view}})
+    page = demo.to_html(notebook)
+    assert "<script" not in page and "cdnjs" not in page and "unpkg" not in page
+    assert r"At <em>T = 0</em>, and $\frac{a}{b}$ or <em>c</em>." in page

@@ -291,8 +291,10 @@ def adapter_tensors(policy):
 def test_two_more_policies_of_a_model_of_135m_parameters_share_the_base_weights():
     policy = meta_policy()
     assert policy.parameters == 134_515_008
-    found = [policy.named(f"m@{i}", i, adapter_tensors(policy)) for i in range(3)] + [policy.named("base", 0, None)]
+    steps = [{name: torch.full(t.shape, float(i)) for name, t in adapter_tensors(policy).items()} for i in range(4)]
+    found = [policy.named(f"m@{i}", i, steps[i]) for i in (1, 2, 3)] + [policy.named("base", 0, None)]
     assert len({id(each.model) for each in found}) == 1 and found[3].adapter == {}
+    assert policy.named("m@0", 0, steps[0]).adapter == {}  # B is zero before the first step
     held = [[t for pair in each.adapter.values() for t in pair] for each in found]
     in_training, shared = policy.model, found[0].model.model
     one, three = storages(in_training, shared, held[0]), storages(in_training, shared, *held)

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+from math import fsum
 from types import SimpleNamespace
 
 import openai
@@ -446,6 +447,20 @@ def test_sample_tokens_never_returns_a_token_of_probability_0():
     assert sample_tokens(logits, temperature, torch.tensor([1.0, 0.5, 0.9, 1e-6]), uniform).tolist() == [2, 2, 2, 2] or (
         sample_tokens(logits, temperature, torch.tensor([1.0, 0.5, 0.9, 1e-6]), uniform).tolist() == [0, 2, 2, 2]
     )
+
+
+@pytest.mark.parametrize("size", [2, 256, 257, 3000])
+def test_sample_tokens_inverts_the_cumulative_distribution(size):
+    draws = torch.Generator().manual_seed(size)
+    logits = 3 * torch.randn(500, size, generator=draws)
+    logits[:, 1:][torch.rand(500, size - 1, generator=draws) < 0.5] = -torch.inf
+    uniform = torch.rand(500, generator=draws, dtype=torch.float64)
+    uniform[:2] = torch.tensor([0.0, 1 - 2**-53])
+    found = sample_tokens(logits, torch.ones(500), torch.ones(500), uniform)
+    probabilities = torch.softmax(logits, -1).double().numpy()
+    for row, token in enumerate(found.tolist()):
+        before, upto = fsum(probabilities[row, :token]), fsum(probabilities[row, : token + 1])
+        assert before - 1e-9 <= uniform[row] * fsum(probabilities[row]) <= upto + 1e-9 and before < upto
 
 
 def test_sampled_tokens_do_not_depend_on_the_top_p_of_others():

@@ -18,6 +18,7 @@ import pytest
 import sft_scenario
 
 import art_nb as art
+from art_nb.api_costs import load_litellm
 
 TABLE = json.loads(maker.TABLE.read_text())
 
@@ -141,6 +142,7 @@ def test_modules_that_arts_documentation_imports_from(module):
 
 
 def test_a_choice_of_litellm_is_converted():
+    load_litellm()  # which downloads nothing
     from litellm.types.utils import Choices
 
     from art_nb.utils.litellm import convert_litellm_choice_to_openai

@@ -10,6 +10,7 @@ from openai.types.chat.chat_completion import Choice
 from tiny_models import make_checkpoint
 
 import art_nb as art
+from art_nb.api_costs import load_litellm
 from art_nb.local import LocalBackend
 
 ASKED = {"role": "user", "content": "left or right?"}
@@ -201,6 +202,7 @@ def test_a_rollout_must_return_a_numeric_reward():
 
 def test_what_other_libraries_pass_is_accepted(base, tmp_path):
     """LiteLLM's messages, numpy's scalars, infinity for no limit, generators, options of TRL that have no effect."""
+    load_litellm()  # which downloads nothing
     from litellm.types.utils import Message
 
     backend = LocalBackend(path=tmp_path, engine="transformers", seed=np.int64(3), slots=np.int64(8), gpu_cost_per_hour_usd=np.float32(2.5))

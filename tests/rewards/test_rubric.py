@@ -130,7 +130,7 @@ def test_an_unknown_task_raises_and_can_be_registered():
         scores([art.Trajectory(metadata={"task": "chess"})])
     register("short", [Criterion("brevity", 1, lambda t: (1 / (1 + len(t.messages())), "words are few"))])
     assert scores([art.Trajectory(metadata={"task": "short"})]) == [1.0]
-    with pytest.raises(ValueError, match="no user or tool message of .* ends with a board"):
+    with pytest.raises(ValueError, match="the last user or tool message of .* ends with no 2048 board"):
         scores([art.Trajectory(metadata={"task": "game_2048"})])
 
 

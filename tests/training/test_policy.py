@@ -389,7 +389,8 @@ def test_arguments_reach_unsloth(checkpoints, monkeypatch):
     monkeypatch.setattr(policy_module, "_import_unsloth", lambda: stub)
     init_args = {"dtype": "bfloat16", "load_in_4bit": True, "max_seq_length": 99, "fast_inference": True}
     load_policy(checkpoints["qwen3"], engine="unsloth", init_args=init_args, peft_args={"r": 3}, seed=4)
-    assert recorder.arguments == init_args | {"use_gradient_checkpointing": False, "trust_remote_code": False}  # no GPU
+    local = {"local_files_only": True, "use_exact_model_name": True}  # a folder: nothing is looked up in the network
+    assert recorder.arguments == init_args | local | {"use_gradient_checkpointing": False, "trust_remote_code": False}  # no GPU
     targets = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
     assert added == {
         "r": 3, "lora_alpha": 64, "lora_dropout": 0.0, "target_modules": targets, "random_state": 4,
@@ -400,7 +401,7 @@ def test_arguments_reach_unsloth(checkpoints, monkeypatch):
     recorder.arguments.clear()
     load_policy(checkpoints["qwen3"], engine="unsloth", peft_args={"use_gradient_checkpointing": True})
     assert recorder.arguments == {
-        "dtype": None, "load_in_4bit": False, "use_gradient_checkpointing": "unsloth", "trust_remote_code": False,
+        "dtype": None, "load_in_4bit": False, "use_gradient_checkpointing": "unsloth", "trust_remote_code": False, **local,
     }  # fmt: skip
     assert added["use_gradient_checkpointing"] is True
 

@@ -22,20 +22,20 @@ def mcp_environment(
     """Return an environment class with the tools of an MCP server, and `complete_task`, which ends an episode.
 
     server: a URL, an `mcp.StdioServerParameters`, or a function that returns what `mcp.Client` accepts, such as a new
-        in-process server. It is connected once here, to list its tools, and then once for each episode.
-    reward: a function of an episode's calls; None: 0, for a judge such as RULER that scores trajectories.
-    leave_out: tools that the model is not offered. options: of `mcp.Client`, such as `read_timeout_seconds`.
+        in-process server. This call connects once to list the tools; each episode connects again.
+    reward: a function of an episode's calls; None: always 0, for a judge such as RULER to replace.
+    leave_out: names of the tools to exclude. options: of `mcp.Client`, such as `read_timeout_seconds`.
 
-    Raises: ImportError without the extra; ValueError for an unsupported tool name or schema; any error of the connection.
+    Raises: ImportError without the extra; ValueError for an unsupported tool name or schema; any connection error.
     """
-    connect = Connector(server, options)
+    connect, excluded = Connector(server, options), set(leave_out)
     with ExitStack() as stack:
         tools = connect(stack)[2]
-    shown = [tool for name, tool in tools.items() if name not in set(leave_out)]
+    shown = [tool for name, tool in tools.items() if name not in excluded]
     if any(tool["function"]["name"] == COMPLETE_TASK["function"]["name"] for tool in shown):
-        raise ValueError("the server already has a tool complete_task, which this environment adds: put it into leave_out")
+        raise ValueError("the server already has a tool complete_task, which this environment adds: add it to leave_out")
     made = with_tools(McpEnvironment, "McpEnvironment", [*shown, COMPLETE_TASK])
-    # In a tuple, so that neither function becomes a method, which TRL would list as a tool.
+    # In a tuple: as a class attribute of its own, a reward function would become a method.
     made._setup = (connect, tools, reward or (lambda calls: 0.0))  # type: ignore[attr-defined]
     return made
 
@@ -47,7 +47,7 @@ class Connector:
         self.server, self.options, self.package = server, options, import_extra("mcp", "mcp")
 
     def __call__(self, stack: ExitStack) -> tuple[Any, Any, dict[str, dict]]:
-        """Return (portal to the client's event loop, client, its tools by name), which `stack` closes."""
+        """Connect, until `stack` closes. Returns (client's event-loop portal, client, tools by name)."""
         from anyio.from_thread import start_blocking_portal
 
         portal = stack.enter_context(start_blocking_portal())
@@ -102,7 +102,7 @@ class McpEnvironment(AbstractContextManager):
             self._errors += 1
             return f"Error: {error}"
         self._errors += bool(result.is_error)
-        parts = [part.resource if part.type == "resource" else part for part in result.content]  # such as a file's text
+        parts = [part.resource if part.type == "resource" else part for part in result.content]  # an embedded file
         if other := {part.type for part, inner in zip(result.content, parts, strict=True) if not hasattr(inner, "text")}:
             raise BrokenEnvironment(f"the tool {name} returned {', '.join(sorted(other))}: only text can be shown")
         return "\n".join(part.text for part in parts)

@@ -11,7 +11,7 @@ MAX_SIZE = 1_000_000
 
 
 def last_number(text: str) -> str | None:
-    """Return the last number of a text without thousands separators."""
+    """Return the text's last number, without thousands separators."""
     found = re.findall(r"(?:(?<![\w)])-)?\d[\d,]*(?:\.\d+)?(?:/\d+)?", text)
     return found[-1].replace(",", "") if found else None
 
@@ -36,14 +36,14 @@ PARSERS: dict[str, tuple[Callable[[str], str | None], str]] = {
 
 
 class ReasoningGymEnvironment:
-    """One item of a dataset of reasoning-gym. The model answers once, in text or by calling `answer`.
+    """One item of a reasoning-gym dataset. The model answers once, in text or by calling `answer`.
 
     dataset: its name, such as "chain_sum". parser: how the answer is found in the text: "last_number", "last_line", "tag",
-        "whole", or a function that returns it, or None if there is none; the whole text is then scored.
-    instruction: text after the question; by default it asks for the format that the parser expects.
-    size: items of a split, which `reset` counts from 0. config: of the dataset.
+        "whole", or a function of the text. If it finds none (None), the whole text is scored.
+    instruction: text after the question; default: the parser's format, or "" if it is a function.
+    size: items per split, indexed from 0. config: options of the dataset.
 
-    The splits start at different seeds. The items of a few data sets, such as word_ladder, also depend on PYTHONHASHSEED.
+    The splits start at different seeds. The items of a few datasets, such as word_ladder, also depend on PYTHONHASHSEED.
     Raises: ImportError without the extra; ValueError for an unknown dataset, parser, split or index, or a size out of range.
     """
 
@@ -73,7 +73,7 @@ class ReasoningGymEnvironment:
     def reset(self, index: int = 0, split: str = "train", **row: Any) -> str:
         """Return the question of an item and the instruction. Other columns are ignored."""
         if split not in self._splits or not 0 <= index < self.size:
-            raise ValueError(f"no item {index} of {split!r}: expected {', '.join(FIRST_SEED)} and 0 to {self.size - 1:,}")
+            raise ValueError(f"no item {index} of {split!r}: expected 0 to {self.size - 1:,} of {', '.join(FIRST_SEED)}")
         self.item, self._score, self._parsed = self._splits[split][index], None, False
         return f"{self.item['question']}\n{self._instruction}".strip()
 

@@ -1,9 +1,9 @@
 """Code repair by choosing mutations: each line lists the kinds of mutation that apply to it, numbered.
 
-This is the task of `environment`, made easier for a model that cannot write code: the same problems, hidden tests and
-reward. An edit is not text but a kind of mutation (`mutations.KINDS`) on a line. Each edit starts again from the given code
-and is kept if more examples pass than before. When the turns run out, the code counts as submitted. No observation depends
-on where the bug is: they all come from running the examples.
+This is the task of `environment`, made easier for a model that cannot write code: the same one-file problems, tests and
+reward. A `mend` names a kind of mutation (`mutations.KINDS`) on a line; it starts from the given code and is kept if more
+examples pass than before. When the turns run out, the code counts as submitted. No observation depends on where the bug is:
+each comes from running the examples.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class MutationRepair(Repair):
         return observation
 
     def progress(self) -> float:
-        """Return the value of the current code, simpler than `reward`: 1 if all rewarded tests pass, else 0.
+        """Return a simpler score than `reward`: 1 if the current code passes all rewarded tests, else 0.
 
-        At the end `WRONG_REWARD` if they do not, and -1 after a malformed call.
+        At the end, `WRONG_REWARD` instead of 0, and -1 after a malformed call.
         """
         if self.ended_by == "malformed":
             return -1.0
@@ -174,7 +174,7 @@ class MutationRepairEnvironment(ToolEnvironment, episode=MutationRepair):
 
 
 def frequent_kinds(problems: Iterable[Problem]) -> list[str]:
-    """Return the kinds of mutation, sorted by the share of each kind's offered mutations that are the bug, highest first."""
+    """Return the kinds of mutation, sorted by the number of bugs of a kind per line that offers it, highest first."""
     bugs: Counter[str] = Counter()
     offers: Counter[str] = Counter()
     for problem in problems:
@@ -188,8 +188,7 @@ def random_mutation_player(
 ) -> Callable[[MutationRepair], None]:
     """Return a player that tries mutations in random order, none twice, until all examples pass or `tries` are used up.
 
-    tries: at most `max_turns` are made; a model's code also counts as submitted when its turns are used up. kinds: to try
-    first, in this order.
+    tries: at most `max_turns`, after which a model's code counts as submitted, too. kinds: to try first, in this order.
     """
 
     def player(repair: MutationRepair) -> None:
@@ -209,7 +208,7 @@ def random_mutation_player(
 
 def _source(problem: Problem) -> str:
     if len(problem.files) != 1:
-        raise ValueError(f"problem {problem.id} has {len(problem.files)} files; choose one with a single file or CodeRepair")
+        raise ValueError(f"problem {problem.id} has {len(problem.files)} files: expected one; use CodeRepair for several")
     return next(iter(problem.files.values()))
 
 
@@ -239,5 +238,5 @@ def best_mutation(sandbox: Sandbox, text: str, kind: str, line: int, tests: tupl
 
 @lru_cache(maxsize=32_768)
 def cached_verdict(sandbox: Sandbox, text: str, tests: tuple[Check, ...]) -> Verdict:
-    """Run tests on code, or return the verdict of an equal earlier run: the repairs of a group try the same mutations."""
+    """Run tests on code, or return the cached verdict: the repairs of a group try the same mutations."""
     return judge(sandbox, {"": text}, tests)

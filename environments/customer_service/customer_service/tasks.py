@@ -23,8 +23,8 @@ class Action(NamedTuple):
 class Task:
     """One task of an agent: a conversation with a customer.
 
-    user_id: the customer. instruction: what the customer knows and wants, for the model or person who plays the customer.
-    actions: tool calls that solve the task. outputs: texts that the agent's messages must contain.
+    user_id: the customer; "" if unknown. instruction: what the customer knows and wants, for the model or person who plays
+    the customer. actions: tool calls that solve the task. outputs: texts that the agent's messages must contain.
     digest: `World.digest` after the actions; empty where it was not computed.
     wants: the customer's script for `customer.RuleCustomer`; empty in tau-bench's tasks.
     """
@@ -40,9 +40,9 @@ class Task:
 
 
 def load_tasks(path: str | Path) -> list[Task]:
-    """Load a task file: `tasks_test.py` or a similar one of tau-bench, or `tasks.json` of tau2.
+    """Load a task file: tau-bench's `tasks_test.py` or a similar one, or tau2's `tasks.json`.
 
-    tau-bench's files are Python. They are parsed and never executed, so they may contain only literal values.
+    tau-bench's files are Python. They are parsed and never executed; only literals and keyword calls work.
 
     Raises: FileNotFoundError; ValueError with the file's path for another format.
     """

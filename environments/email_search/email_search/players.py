@@ -24,7 +24,7 @@ ENDS: tuple[tuple[str | None, dict[str, Any] | None], ...] = (
 
 
 def heuristic_player(search: EmailSearch, **arguments: str) -> None:
-    """Search for the question's content words, dropping words until an email matches; read two; answer with the first match.
+    """Search for the question's content words, dropping the last until an email is found; read two; answer with a match.
 
     A match is text of the form that the question calls for, such as a date for "when". arguments: added to every search.
     """
@@ -54,7 +54,7 @@ def ordering_player(search: EmailSearch) -> None:
 def searcher(skill: float, seed: int) -> Player:
     """Return a player that makes each choice well with probability `skill`, and at random otherwise.
 
-    Its choices: whether to continue, the query and its order, the email to read, the value in it to return, whether to copy
+    Its choices: whether to continue, the query and the sort, the email to read, the value in it to return, whether to copy
     that correctly, and the sources to name.
     """
     rng = random.Random(seed)
@@ -85,9 +85,9 @@ def searcher(skill: float, seed: int) -> Player:
 def avoid_giving_up(client: Any, tries: int = 16) -> Any:
     """Return a chat client that samples `tries` answers, and returns the most probable one that does not give up.
 
-    If all of them give up, it returns the most probable. Malformed answers do not give up. A control without training: it
-    shows how much of an improvement comes from not giving up, and from choosing more probable answers. client: its
-    completions need `n` and `logprobs`. Raises: ValueError for fewer than one try.
+    If all give up, it returns the most probable. A malformed answer is not giving up. A control without training: it
+    shows how much of an improvement comes from not giving up, and from choosing more probable answers. client: must
+    support `n` and `logprobs`. Raises: ValueError for fewer than one try.
     """
     if tries < 1:
         raise ValueError(f"tries must be at least 1, not {tries}")
@@ -110,7 +110,7 @@ def _ids(result: str) -> list[str]:
 
 
 def _query(question: Question) -> dict[str, str]:
-    """Return the search that finds the answer to a question."""
+    """Return arguments of a search that answers a question."""
     arguments = {"keywords": " ".join(question.words)} if question.words else {}
     if question.person:
         arguments["from_addr"] = question.person

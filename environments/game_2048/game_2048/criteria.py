@@ -1,6 +1,6 @@
 """Criteria of `RubricJudge` for 2048, computed from the boards and answers in a trajectory.
 
-The goal is metadata["winning_tile"], by default 2048. A last board without an answer counts as the final board.
+The goal is metadata["winning_tile"], by default 2048. A last board that was not answered counts as final.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from game_2048.rules import MOVES, Board, last_board, slide
 class ReplayedGame:
     """A game reconstructed from its trajectory.
 
-    board: the last board, after the last move if it was legal, without the new tile. answers: the model's, in lower case.
-    fault: "illegal" or "malformed" if the last answer ended the game, else None. goal: the winning tile.
+    board: the last board, after the last move if it was legal, without the new tile. answers: the model's.
+    fault: "illegal" or "malformed" if such an answer ended the game, else None. goal: the winning tile.
     """
 
     board: Board
@@ -51,14 +51,14 @@ def accuracy(trajectory: Trajectory) -> tuple[float, str]:
         return 0.0, "an illegal move ended the game" if game.fault == "illegal" else "a malformed answer ended the game"
     if game.largest >= game.goal:
         return 1.0, f"it made the {game.goal} tile"
-    return game.progress, f"it made a tile of {game.largest}, the goal is {game.goal}"
+    return game.progress, f"it made the {game.largest} tile; the goal is {game.goal}"
 
 
 def efficiency(trajectory: Trajectory) -> tuple[float, str]:
     """How well tiles were merged: the largest tile relative to the largest that the sum allows, in doublings."""
     game = replay(trajectory)
     if game.fault:
-        return 0.0, "an invalid answer ended it"
+        return 0.0, "its last answer is invalid"
     possible = max(2, min(game.goal, 2 ** int(log2(game.total))))
     share = log2(min(game.largest, possible)) / log2(possible)
     return share, f"its tiles sum to {game.total}, the largest is {game.largest}"
@@ -88,7 +88,7 @@ CRITERIA = weighted(
 def replay(trajectory: Trajectory) -> ReplayedGame:
     """Reconstruct the game from boards in user or tool messages and answers given as words or tool calls.
 
-    Raises: ValueError if no message ends with a board.
+    Raises: ValueError if the last user or tool message other than "game over" does not end with a board.
     """
     shown, answers, over, answered = None, [], False, False
     for message in trajectory.messages():
@@ -101,7 +101,7 @@ def replay(trajectory: Trajectory) -> ReplayedGame:
             shown, answered = (shown, answered) if over else (str(message["content"]), False)
     board = last_board(shown or "")
     if board is None:
-        raise ValueError(f"no user or tool message of {trajectory} ends with a board of 2048; write boards with `render`")
+        raise ValueError(f"the last user or tool message of {trajectory} ends with no 2048 board; write it with `render`")
     board, fault = _after(board, answers[-1]) if answered and answers else (board, None)
     return ReplayedGame(board, answers, fault, int(trajectory.metadata.get("winning_tile") or 2048))
 

@@ -1,7 +1,7 @@
 """Exercises that check themselves: an answer is compared with the right one and with common mistakes.
 
 A notebook has three cells for each: a stub, `check("name", answer)`, and a folded solution. `check` returns a
-verdict: right, not attempted, or wrong. Where the answer equals that of a common mistake, the verdict names the mistake.
+verdict: right, not attempted, or wrong. If the answer matches a common mistake, the verdict names the mistake.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class CheckResult:
         return {"not attempted": "○ ", "wrong": "✗ ", "right": "✓ "}[self.status] + self.text
 
     def __str__(self) -> str:
-        """Return the text for `print`: "?" for characters that the output, such as a pipe on Windows, cannot encode."""
+        """Return the text for `print`, with "?" for characters that stdout, such as a Windows pipe, cannot encode."""
         encoding = sys.stdout.encoding or "utf-8"
         return repr(self).encode(encoding, "replace").decode(encoding)
 
@@ -42,10 +42,10 @@ class Exercise:
     """One exercise.
 
     right: the right answer: a function, or a plain value.
-    cases: returns inputs for the function; a stub returns None or ... for all of them.
+    cases: returns inputs for the function; a stub returns None or `...` for them all.
     mistakes: hint -> the answer of a learner who makes this mistake.
-    observe: returns the value to compare: (function, inputs) -> numbers, tensors, strings, or lists of them. By default the
-      function's result; another one may include a gradient.
+    observe: returns the value to compare: (function, inputs) -> numbers, tensors, strings, or lists of them.
+      Default: the function's result. The value may also include a gradient.
     accept: (answer) -> what is wrong with it, or None. Replaces the comparison where many answers are right.
     observed: name of the value that `observe` returns, for the hint; "" for the function's result.
     """
@@ -62,13 +62,13 @@ class Exercise:
         return [tuple(deepcopy(each) if isinstance(each, list | dict) else each for each in case) for case in self.cases()]
 
     def seen(self, answer: Any) -> list:
-        """Return what `observe` gives for an answer on each case."""
+        """Return the values to compare, one per case."""
         if not callable(answer):
             return [answer]
         return [_call(self.observe, answer, inputs) for inputs in self.inputs()]
 
     def check(self, answer: Any) -> CheckResult:
-        """Return the verdict on an answer. If it raises, it is wrong, and the verdict names exception, line and input."""
+        """Return the verdict on an answer. One that raises is wrong; the verdict gives the exception, line and input."""
         if answer is None or answer is ...:
             return CheckResult("not attempted", "Not attempted yet.")
         if callable(answer) != callable(self.right) or inspect.iscoroutinefunction(answer):
@@ -100,11 +100,11 @@ class Exercise:
 
 
 class NeverEnds(BaseException):
-    """The answer does not terminate. No `except Exception` in the answer catches it."""
+    """Stops an endless answer. Its own `except Exception` clauses do not catch this."""
 
 
 def _call(observe: Callable[[Callable, tuple], Any], answer: Callable, inputs: tuple) -> Any:
-    """Return what `observe` gives, or add the input to the exception."""
+    """Call `observe`. An exception is re-raised with the input added."""
     shown = show(inputs)  # before the answer changes them
     try:
         return observe(answer, inputs)
@@ -126,14 +126,14 @@ def _nothing_returned(answer: Callable) -> CheckResult:
 
 
 def _line(error: BaseException, answer: Any) -> str:
-    """Return the line of the answer's code that raised an error; "" when other code did."""
+    """Return " (line n of its cell)" for the answer's last traceback frame, "" if none."""
     file = getattr(getattr(answer, "__code__", None), "co_filename", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" (line {lines[-1]} of its cell)" if lines else ""
 
 
 def is_number(value: Any, kind: type = Real) -> bool:
-    """Return whether a value is a finite number, Python's or numpy's. kind: `numbers.Integral` for a whole one."""
+    """Return whether a value is a finite number, Python's or numpy's. kind: `numbers.Integral` for an integer."""
     known = isinstance(value, kind) and not isinstance(value, bool)
     return known and (isinstance(value, Integral) or math.isfinite(value))
 
@@ -151,7 +151,7 @@ def checker(exercises: dict[str, Exercise]) -> Callable[[str, Any], CheckResult]
 
 
 def same(a: Any, b: Any) -> bool:
-    """Return whether two values are equal, numbers within 0.1% or 0.001, NaN with NaN; tensors and tuples as lists."""
+    """Return whether two values are equal: numbers to 0.1% or 0.001, NaN equals NaN, tensors and tuples as lists."""
     a, b = (x.tolist() if hasattr(x, "tolist") else x for x in (a, b))
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))

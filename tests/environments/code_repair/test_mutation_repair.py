@@ -101,7 +101,7 @@ def test_impossible_calls_are_refused_with_a_reason(repair):
     assert repair.call("mend", {"change": "6"}).startswith("Malformed: change must be an integer")
     assert repair.ended_by == "malformed"
     assert task.MutationRepair(PROBLEM).call("run_tests", {}).startswith('Malformed: there is no tool "run_tests"')
-    with pytest.raises(ValueError, match="choose one with a single file"):
+    with pytest.raises(ValueError, match="expected one; use CodeRepair for several"):
         task.MutationRepair(MODULE)
 
 
