@@ -1,6 +1,7 @@
 """art_nb: agent reinforcement learning that runs on a laptop, with ART's API (`import art_nb as art`).
 
-Importing it loads nothing heavy: each public name is fetched from its module when it is first used (PEP 562).
+Importing it loads nothing heavy: each public name is fetched from its module when it is first used (PEP 562). It sets
+HF_HUB_DISABLE_TELEMETRY, DISABLE_SAFETENSORS_CONVERSION and GOMP_SPINCOUNT in the environment where they are not set.
 """
 
 import importlib

@@ -4,7 +4,7 @@
 samples), over the first 200 test questions, the columns of `rising.before_and_after` for `correct`; the rule-based baseline
 is `ordering_player`. `rises` compares before and after, each at its best temperature, with 95% intervals paired by
 question: `correct`, `sources_right`, `read_right` (the correct email was read) and `malformed` in percent, and `turns`, the
-mean number of calls. `control` does so for `correct` alone, where "before" is the untrained model under
+mean number of calls. `control` makes the same comparison for `correct` alone, where "before" is the untrained model under
 `email_search.players.avoid_giving_up`, at temperature 1. `kinds`: see `by_kind`. Training is as in the notebook. `ratio` is
 the mean of `trained_best` over that of `untrained_best`. Use `--split val` to choose settings, so that the test questions
 stay unseen. `--reward` chooses the reward of training: `calls` has one reward per call, see `EmailSearch.progress`;

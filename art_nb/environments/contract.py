@@ -20,6 +20,7 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from art_nb.environments.isolation import BrokenEnvironment, IsolatedCalls
 from art_nb.environments.tools import MalformedCall, clean, parse_arguments, tool_schema
@@ -27,16 +28,19 @@ from art_nb.trajectories import Trajectory
 from art_nb.types import Messages
 
 NO_TOOLS, PROPERTIES = ("reset", "get_reward"), {"over", "plain_tool", "metrics", "progress"}
+_SCHEMAS: WeakKeyDictionary[type, dict[str, dict]] = WeakKeyDictionary()  # each rollout makes an environment
 
 
 def environment_tools(environment: Any) -> dict[str, dict]:
     """Return the OpenAI schemas of an environment's tools by name, sorted as TRL lists them.
 
-    A method's attribute `schema` takes precedence over its type hints and docstring.
-    Raises: TypeError, ValueError for a method without type hints or descriptions.
+    A method's attribute `schema` takes precedence over its type hints and docstring. All environments of a class share the
+    schemas: do not change them. Raises: TypeError, ValueError for a method without type hints or descriptions.
     """
-    methods = _methods(environment).items()
-    return {name: getattr(m, "schema", None) or tool_schema(getattr(m, "__func__", m)) for name, m in methods}
+    found, derived = {}, _SCHEMAS.setdefault(type(environment), {})
+    for name, method in _methods(environment).items():
+        found[name] = getattr(method, "schema", None) or derived.get(name) or derived.setdefault(name, tool_schema(method))
+    return found
 
 
 def _methods(environment: Any) -> dict[str, Callable[..., Any]]:

@@ -9,7 +9,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, lru_cache, wraps
+from functools import cache, wraps
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
@@ -53,7 +53,6 @@ def tool(method: Tool) -> Tool:
     return cast(Tool, called)
 
 
-@lru_cache(4096)  # each rollout asks again; the result must not be changed
 def tool_schema(function: Callable[..., Any]) -> dict:
     """Return the OpenAI schema of a typed function, for most types equal to that of `transformers.utils.get_json_schema`.
 

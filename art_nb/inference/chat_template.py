@@ -1,8 +1,8 @@
 """A tokenizer's chat template: renders conversations so that only the template itself can write control tokens.
 
-The result equals that of `apply_chat_template`, token for token, unless a message contains the text of a control token; that
-remains text. Only tokens can be protected: where a template marks roles by ordinary text (Vicuna's `USER:`, Zephyr's
-`<|user|>`), a message with the same text looks the same.
+The result equals that of `apply_chat_template`, token for token, unless a message contains a control token's text, which
+remains ordinary text. Only tokens can be protected: where a template marks roles by ordinary text (Vicuna's `USER:`,
+Zephyr's `<|user|>`), the same text in a message cannot be distinguished from a marker.
 """
 
 from itertools import product
@@ -46,7 +46,7 @@ class ChatTemplate:
     def render(self, messages: list[dict], add_generation_prompt: bool = True) -> str:
         """Return the protected text of the messages.
 
-        Raises: RequestError when the template refuses the messages, or they contain a lone surrogate.
+        Raises: RequestError when the template refuses the messages or drops some, or they contain a lone surrogate.
         """
         for role in {message["role"] for message in messages} - self._checked_roles:
             self._check_role(role)
@@ -61,9 +61,9 @@ class ChatTemplate:
 
     def _tainted(self, message: dict) -> dict:
         """Convert a message for the template. Its role counts as the template's text, its content as input."""
-        message = with_parsed_arguments(message)  # a template may search the assistant's for the tags of thoughts
+        message = with_parsed_arguments(message)
         mask = b"\2" * len(message["content"]) if message["role"] == "assistant" else None
-        message["content"] = TaintedStr(message["content"], mask)
+        message["content"] = TaintedStr(message["content"], mask)  # mask 2: templates may search it for </think>
         if message["role"] in ROLES:
             message["role"] = self.control.literal(message["role"])
         return message
@@ -83,7 +83,7 @@ class ChatTemplate:
 
 
 def verify_template(tokenizer) -> None:
-    """Compare the ids of a few plain conversations with those of transformers. Raises: RequestError if they differ."""
+    """Compare the token ids of a few simple conversations with transformers'. Raises: RequestError if they differ."""
     source, verified = str(tokenizer.chat_template), control_tokens(tokenizer).verified
     if source in verified:
         return

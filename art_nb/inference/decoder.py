@@ -23,7 +23,7 @@ from art_nb.rollouts.gathering import drain_event_loop
 
 MIN_REPEATS = 3  # times in a row that a token must have followed the same two tokens to be proposed
 MAX_SPECULATED = 8  # tokens
-BLOCK = 256  # tokens of the vocabulary whose probabilities are summed first
+BLOCK = 256  # tokens per block of the vocabulary, see `sample_tokens`
 PAUSE = 0.1  # seconds; a shorter gap between an answer and the next request counts as sampling time
 
 

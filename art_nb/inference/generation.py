@@ -19,11 +19,11 @@ Owner = tuple[str, int]
 class Generation:
     """One completion in progress; a request for n completions has n of these.
 
-    draws: its source of uniform random numbers; done: resolved when it ends.
+    draws: its source of uniform random numbers; done: resolved when it ends, unless it is cancelled.
     constraint: restricts the tokens that may be sampled; previous_slot: the slot of the conversation's last turn.
     client: the name of the requesting client; clients take turns when slots are scarce.
-    owner: the policy's name, and how often it had been forgotten: generations of equal owner share keys and values.
-    pending: known tokens without keys and values; speculated: proposed tokens after them, see `NgramTable`.
+    owner: (policy name, how often its cache had been dropped); generations with the same owner share keys and values.
+    pending: tokens whose keys and values are not computed yet; speculated: proposed tokens after them, see `NgramTable`.
     on_token: called after each forward that added tokens.
     """
 
@@ -53,7 +53,7 @@ class Generation:
         self.owner: Owner = self.policy.name, 0
 
     def uniform(self, index: int) -> float:
-        """Return the uniform number for the token at `index`, always the same."""
+        """Return the uniform random number for the token at `index`; it is the same in every call."""
         while len(self._uniforms) <= index:
             self._uniforms.append(self.draws.random())
         return self._uniforms[index]
@@ -81,7 +81,7 @@ class Generation:
         return {"token": text, "bytes": list(self.vocabulary.token_bytes(token)), "logprob": logprob}
 
     def _stops(self) -> bool:
-        """Whether the text contains a stop string (stored in `stopped`), or a tool call where only one is allowed."""
+        """Whether the text contains a stop string (stored as `stopped`), or a complete tool call if only one is allowed."""
         one_call = self.options.tools and not self.options.parallel_tool_calls
         if not self.options.stop and not one_call:
             return False

@@ -130,9 +130,9 @@ def _in_turns(queue: list[Generation], active: Iterable[Generation]) -> list[Gen
 
 def _is_computed_next(generation: Generation, shared: int, admitted: list[Generation]) -> bool:
     """Whether an admitted generation computes much more of the prompt than the `shared` tokens that are cached."""
-    most = shared + MIN_AWAITED
-    start, owner = generation.prompt[:most], generation.owner
-    return len(start) == most and any(other.owner == owner and other.prompt[:most] == start for other in admitted)
+    least = shared + MIN_AWAITED
+    start, owner = generation.prompt[:least], generation.owner
+    return len(start) == least and any(other.owner == owner and other.prompt[:least] == start for other in admitted)
 
 
 def common_prefix(a: list[int], b: list[int]) -> int:

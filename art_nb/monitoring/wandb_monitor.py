@@ -1,4 +1,4 @@
-"""`WandbMonitor`: metrics, tables of trajectories and checkpoints in Weights & Biases, one run per model."""
+"""`WandbMonitor`: log metrics, trajectory tables and checkpoints to Weights & Biases, one run per model."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from art_nb.trajectories.records import turn_text
 
 SECTIONS = (*CUMULATIVE_SECTIONS, "throughput")  # metrics in these sections get no split prefix, as in ART
 
-OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of a record that are not table cells
+OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of a record that do not become columns
 
 
 class WandbMonitor(Monitor):
-    """Logs to Weights & Biases under ART's names: "train/reward", "val/reward", ..., over "training_step".
+    """Logs to Weights & Biases under ART's names: "train/reward", "val/reward", ..., with "training_step" as x-axis.
 
     With a key it logs to the service; without one, to files in {model's folder}/wandb/offline-run-*, which `wandb leet`
-    displays and `wandb sync` uploads. If the service is unreachable when the run starts, it logs to files.
+    displays and `wandb sync` uploads. If the run cannot be started online, it logs to these files instead.
 
-    W&B receives the platform, the Python version and the imported libraries that it recognises; no code or system load.
+    W&B receives the platform, the Python version and the imported libraries that it recognises; no code or system metrics.
 
     Args:
-        api_key: None: WANDB_API_KEY. A key that `wandb login` has stored is not read.
-        mode: "online", "offline" or "disabled" (log nothing); None: WANDB_MODE, else online if there is a key.
-        base_url: of a self-hosted server; None: WANDB_BASE_URL, else the public service.
+        api_key: None uses WANDB_API_KEY. A key that `wandb login` has stored is not used.
+        mode: "online", "offline" or "disabled" (log nothing). None uses WANDB_MODE, else "online" if there is a key.
+        base_url: of a self-hosted server. None uses WANDB_BASE_URL, else the public service.
         trajectories: log "trajectories/{split}", a table with a row per trajectory and its conversation as plain text.
         checkpoints: log each checkpoint as an artifact of type "model", "{model}-checkpoint:step{step}".
         start_timeout: timeout in seconds for starting the run.
@@ -102,8 +102,8 @@ class WandbMonitor(Monitor):
         return self._runs[key]
 
     def _start_run(self, entry: LogEntry, mode: str) -> Any:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when its service starts
-        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every openai call
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb's own process starts
+        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every OpenAI call
         import wandb
 
         base_url = {"base_url": self.base_url} if self.base_url else {}
@@ -114,7 +114,7 @@ class WandbMonitor(Monitor):
             x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False, host="",
             finish_timeout=self.patience, **base_url,
         )  # fmt: skip
-        # An online run resumes under its id, as in ART; each offline file is a run of its own (see `wandb sync --id`).
+        # An online run is resumed under its id, as in ART; each offline start is a new run (see `wandb sync --id`).
         online, suffix = mode == "online", "" if mode == "online" else f"-{secrets.token_hex(4)}"
         run = wandb.init(
             project=entry.project, entity=entry.entity, name=entry.model, id=(entry.run or entry.model) + suffix,
@@ -126,7 +126,7 @@ class WandbMonitor(Monitor):
 
 
 def table(trajectories: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows: each trajectory's numbers and metadata, and its conversation as plain text."""
+    """Return column names and a row per trajectory: numbers, metadata, logs, and the conversation as plain text."""
     frame = trajectory_table(trajectories).drop(columns=OMITTED, errors="ignore")
     frame["logs"] = ["\n".join(each["logs"]) for each in trajectories]
     frame["conversation"] = ["\n\n".join(map(turn_text, each["turns"])) for each in trajectories]

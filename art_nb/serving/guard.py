@@ -13,7 +13,7 @@ response, whatever else the request contains and whether or not the route exists
 
 With or without the token: 403 for a browser page of another origin, 413 for a body that is too long, 429 over the limits.
 With `--origins`, CORS preflight requests are answered before any check; the answer reveals whether an origin is allowed.
-Requests without the token, and those of other origins, have limits of their own: they do not count towards the owner's.
+Requests without the token or from other origins have rate and concurrency limits of their own, apart from the owner's.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from art_nb.serving.connections import AUTHENTICATED, network
 from art_nb.serving.settings import Settings
 from art_nb.serving.tokens import AccessToken
 
-# The login page reads the login code from its address (#code=...), a part that browsers do not send, and submits it.
+# The login page reads the login code from its URL's fragment (#code=...), which browsers do not send, and submits it.
 LOGIN = Path(__file__).with_name("ui").joinpath("login.html").read_bytes()
 _DIGESTS = [hashlib.sha256(script).digest() for script in re.findall(rb"<script>(.*?)</script>", LOGIN, re.DOTALL)]
 SCRIPT_HASH = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in _DIGESTS)
@@ -56,7 +56,7 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware that passes requests on if they carry the token and stay within the limits of the settings."""
+    """ASGI middleware: passes on requests within the settings' limits that carry the token or go to PUBLIC_PATHS."""
 
     def __init__(self, app: ASGIApp, settings: Settings, token: AccessToken) -> None:
         self.app, self.settings, self.token = app, settings, token
@@ -128,7 +128,7 @@ class Guard:
         return morsel is not None and self.token.accepts_cookie(morsel.value)
 
     async def _call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Call the app. Count the body's bytes, whatever its content-length; answer 503 when the server shuts down."""
+        """Call the app. Limit the bytes received, whatever content-length states; answer 503 when the server shuts down."""
         received, rejected, started = 0, False, False
 
         async def count_body() -> Message:
@@ -156,10 +156,10 @@ class Guard:
 
         try:
             await self.app(scope, count_body, add_headers)
-        except asyncio.CancelledError:  # uvicorn shuts down and its grace period is over
+        except asyncio.CancelledError:  # uvicorn is shutting down and its grace period is over
             if scope["type"] == "http" and not started and not rejected:
                 await _reject(scope, receive, send, StatusError(503, "the server is shutting down", **RETRY))
-        except ClientDisconnect:  # before the body was complete: nobody waits for a response, and a log would grow
+        except ClientDisconnect:  # before the body was complete: no one awaits a response, and any client could fill the log
             pass
         finally:
             self._body_bytes -= received

@@ -2,9 +2,9 @@
 
     history.jsonl                           one row of metrics per line
     trajectories/{split}/{step:04d}.jsonl   one trajectory record per line (see `trajectories.records`)
-    state.json                              whatever the training loop stores
+    state.json                              the training loop's own state
 
-All three are in the model's folder, and are written whole or not at all.
+All are in the model's folder. Each write is atomic.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from art_nb.trajectories.usage import wall_seconds
 if TYPE_CHECKING:
     import pandas
 
-EVALUATION = ("val", "test")  # splits whose costs are counted as those of evaluation
+EVALUATION = ("val", "test")  # splits whose costs count as evaluation costs
 COST_CONTEXTS = {**dict.fromkeys(EVALUATION, "eval"), "sft": "train"}  # other splits use their own name
 
 
 @dataclass
 class RunTotals:
-    """A process's counters of a run. loaded: the builder has the log's sums. logged_at: when training was last logged."""
+    """One process's counters of a run."""
 
     builder: MetricsBuilder = field(default_factory=lambda: MetricsBuilder("train"))
-    loaded: bool = False
-    logged_at: float = field(default_factory=time.monotonic)
-    rows: int = 0  # appended
+    loaded: bool = False  # whether the builder contains the sums in history.jsonl
+    logged_at: float = field(default_factory=time.monotonic)  # time of the last training row, initially of creation
+    rows: int = 0  # appended by this process
 
 
 class RunLog:
@@ -49,8 +49,8 @@ class RunLog:
     Args:
         folder: the model's folder. Nothing is created until something is written.
         totals: the counters to continue with; None starts with the sums in history.jsonl.
-        gpu_cost_per_hour_usd: the price of the machine; None: no costs/gpu is logged.
-        on_row: called with (split, step, row, groups, checkpoint) after a row is on disk.
+        gpu_cost_per_hour_usd: the price of the machine; None logs no costs/gpu.
+        on_row: called with (split, step, row, groups, checkpoint) after each row is on disk.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RunLog:
 
     @contextmanager
     def rollback_on_error(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
-        """Restore the counters if the block raises before it appends a row. unless: whether it took effect anyway."""
+        """Restore the counters if the block raises before appending a row. unless: whether the block took effect anyway."""
         totals, rows = self._totals, self._totals.rows
         before, logged_at, loaded = totals.builder.counters(), totals.logged_at, totals.loaded
         try:
@@ -99,10 +99,10 @@ class RunLog:
             raise
 
     async def complete_row(self, split: str, row: dict[str, Any], groups: list[TrajectoryGroup]) -> dict[str, Any]:
-        """Return the row with all costs, seconds and counts since the last row of its split, and their sums over the run.
+        """Return the row with all costs, seconds and counts since its cost context's last row, and their sums over the run.
 
-        The counters of the split start again from 0. Metrics that are added up (see `art_nb.metrics`) are taken from
-        the row, its groups and their trajectories. What the user added to the builder replaces automatic seconds and counts.
+        The context's counters are reset to 0. Metrics that are summed (see `art_nb.metrics`) are taken from the row, its
+        groups and their trajectories. Seconds and counts that the user added to the builder replace the automatic ones.
         """
         builder = self.metrics_builder(COST_CONTEXTS.get(_checked(split), split))
         given = builder.pending()[0]
@@ -142,7 +142,7 @@ class RunLog:
         groups: list[TrajectoryGroup] | None = None,
         checkpoint: Path | None = None,
     ) -> None:
-        """Append the row to history.jsonl, then notify the monitors, with its groups and the folder of its checkpoint."""
+        """Append the row to history.jsonl, then call `on_row` with it, its groups and the folder of its checkpoint."""
         stamped = {**plain_numbers(row), "step": step, "split": _checked(split), "time": time.time()}
         append_jsonl(self.folder / "history.jsonl", [stamped])
         self._totals.rows += 1
@@ -154,7 +154,7 @@ class RunLog:
         return read_jsonl(self.folder / "history.jsonl")
 
     def history(self) -> pandas.DataFrame:
-        """Return one line per row and one column per metric, with the columns step, split and time first."""
+        """Return the rows as a table with one column per metric; step, split and time come first."""
         import pandas
 
         found = [{name: number(value) for name, value in row.items()} for row in self.rows()]
@@ -163,7 +163,7 @@ class RunLog:
         return table[first + [name for name in table.columns if name not in first]]
 
     def best_step(self, metric: str, among: Container[int] | None = None) -> int | None:
-        """Return the step (of `among`) with the highest mean of "split/name", the latest if tied; None if there is none."""
+        """Return the step (in `among`) with the highest mean of "split/name", the latest if tied; None if there is none."""
         split, slash, name = metric.partition("/")
         if not slash:
             raise ValueError(f'metric {metric!r}: write it as "split/name", e.g. "val/{metric}".')
@@ -221,7 +221,7 @@ def _checked(split: str) -> str:
 
 
 def plain_numbers(value: Any) -> Any:
-    """Return numbers in a form that JSON can hold, in dicts and lists too. Scalars of numpy and torch have `item`."""
+    """Convert numbers, in dicts and lists too, to JSON: NaN and infinity as strings, numpy and torch scalars by `item`."""
     if isinstance(value, dict):
         return {name: plain_numbers(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
@@ -232,7 +232,7 @@ def plain_numbers(value: Any) -> Any:
 
 
 def number(value: Any) -> Any:
-    """Convert a string that stands for NaN or infinity in JSON back to a float, in lists too."""
+    """Convert "NaN", "Infinity" and "-Infinity" back to floats, in lists too; return other values unchanged."""
     if isinstance(value, list):
         return [number(each) for each in value]
     return float(value) if value in ("NaN", "Infinity", "-Infinity") else value

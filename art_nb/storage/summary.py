@@ -1,4 +1,4 @@
-"""One row of metrics from a batch of trajectory groups. Knows nothing about files."""
+"""One row of metrics from a batch of trajectory groups. Does not access files."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def summary(groups: list[TrajectoryGroup]) -> dict[str, Any]:
     """Return the metrics of a batch of groups.
 
     reward (the mean), reward_min, reward_max: over all trajectories.
-    reward_std: the standard deviation within a group (n - 1), averaged over the groups of two or more.
+    reward_std: the sample standard deviation (n - 1) within a group, averaged over the groups of two or more trajectories.
     group_rewards: the rewards of each group, as a list of lists.
     groups, trajectories, exceptions: counts. duration: mean seconds of a rollout.
-    Each metric of the trajectories: its mean over those that have it; of the groups: the same, as "group_{name}".
+    Each trajectory metric: its mean over the trajectories that have it. Each group metric: the same, as "group_{name}".
     Metrics that are added up rather than averaged, such as costs, are left out (see `art_nb.metrics`).
     """
     trajectories = [trajectory for group in groups for trajectory in group]

@@ -239,7 +239,7 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
     if Path(_base_name(name)).is_dir():  # else Unsloth would ask GitHub and the hub for a folder like data/nano
         init_args = {"local_files_only": True, "use_exact_model_name": True} | init_args
     elif "revision" in init_args:
-        init_args.setdefault("use_exact_model_name", True)  # of another repository Unsloth would take another revision
+        init_args.setdefault("use_exact_model_name", True)  # else Unsloth may load a mirror and ignore the revision
     with redirect_stdout(StringIO()):  # Unsloth prints a banner
         model, tokenizer = unsloth.FastLanguageModel.from_pretrained(name, **init_args)
     if is_adapter(name):

@@ -21,19 +21,19 @@ TILES = {  # key -> (label, the metrics that the panel shows)
     "sampled_tokens": ("Tokens a rollout", ("sampled_tokens", "judge_tokens")),
     "cost_usd": ("Cost a rollout, US$", ("cost_usd", "judge_cost_usd")),
 }
-KNOWN = {  # metrics with a fixed place in the view, or none; all others are task metrics
+KNOWN = {  # metrics that have a fixed place in the view or are not shown; all others are task metrics
     *(metric for _, series in TILES.values() for metric in series), "step", "split", "time", "reward", "reward_std",
     "reward_min", "reward_max", "group_rewards", "ratio_min", "ratio_max", "grad_norm", "learning_rate", "rollout_s",
     "train_s", "save_s", "groups", "groups_without_signal", "trajectories", "tokens_trained", "advantage", "exceptions",
 }  # fmt: skip
 TOTALS = ("costs/", "time/", "data/", "throughput/")  # sections of `art_nb.metrics`, not shown except costs/all
 TAIL = 64
-FIRST = 2  # small panels that are shown at first, unless the caller chooses them
+FIRST = 2  # number of small panels that are shown at first, unless `panels` selects them
 
-# When a metric is constant, and why.
+# When a panel is replaced by an explanation, and the explanations.
 LOSS_NEAR_ZERO = 0.01
-SAME_LENGTH = 0.05  # relative to the largest
-ENOUGH = 3  # equal rows before any other metric counts as constant
+SAME_LENGTH = 0.05  # lengths that differ by at most this share of the largest count as constant
+ENOUGH = 3  # equal values needed for any other metric to count as constant
 
 ZERO = {
     "clip_fraction": "0 at every step. With one update for each batch (num_updates=1) no token can leave the clip range.",
@@ -43,13 +43,13 @@ LOSS = "within {most} of 0, which is right: the advantages of a group add up to 
 
 
 class TrainingView(View):
-    """Shows reward, the groups of a step, task metrics, KL, entropy, speed, progress and remaining time.
+    """Live charts of reward, the groups of a step, task metrics, KL, entropy, speed, progress and remaining time.
 
-    A panel whose metrics are constant is replaced by one line of explanation. At first the view has four
-    panels: reward, groups and two others; a button shows the rest. The static picture has only these four.
+    A panel whose metrics are constant is replaced by one line of explanation. At first the view has four panels (reward,
+    groups and two others) unless `panels` is given; a button shows the rest. The static picture has only the first panels.
 
     Display it (last line of a cell, or `display(view)`), then call `update(row)` after each step and `status(text)` while
-    waiting. A busy kernel can send messages but not receive any, so scrubbing runs in the browser.
+    waiting. A busy kernel can send messages but not receive any, so the browser alone handles moving from step to step.
 
     total_steps: planned number of steps, for "step x of y" and the remaining time; None if unknown.
     panels: keys of the metrics to show at first; by default the first two that are not constant, task metrics before others.
@@ -59,7 +59,7 @@ class TrainingView(View):
     # `rows` grows by TAIL rows at a time, so that most steps send at most TAIL rows instead of all.
     rows = t.List().tag(sync=True)
     tail = t.List().tag(sync=True)
-    tiles = t.List().tag(sync=True)  # the small panels: key, label and series, the metrics in it
+    tiles = t.List().tag(sync=True)  # the small panels: key, label and series (the metrics in the panel)
     quiet = t.Dict().tag(sync=True)  # a panel's key -> explanation
     total_steps = t.Int(None, allow_none=True).tag(sync=True)
     panels = t.List(t.Unicode()).tag(sync=True)
@@ -77,7 +77,7 @@ class TrainingView(View):
     def from_history(
         cls, rows, total_steps: int | None = None, title: str | None = None, panels: Iterable[str] = ()
     ) -> TrainingView:
-        """Return the view of history rows (dicts, or the DataFrame of `model.history()`), training and validation."""
+        """Return a view of the training and validation rows of a history: dicts, or the DataFrame of `model.history()`."""
         if hasattr(rows, "to_dict"):
             rows = rows.to_dict("records")
         view = cls(total_steps, title, panels)
@@ -92,11 +92,11 @@ class TrainingView(View):
 
     @property
     def history(self) -> list[dict]:
-        """All rows so far, in the order of `update`."""
+        """All rows so far, in the order in which they were added."""
         return [*self.rows, *self.tail]
 
     def update(self, row: dict) -> None:
-        """Add one history row. Raises: ValueError when it has no "step"."""
+        """Add one history row. Raises: ValueError unless its "step" is a number."""
         row = _row(row)
         self._beat()
         with self.hold_sync():
@@ -143,7 +143,7 @@ class TrainingView(View):
         return [r for r in rows if r.get("split", "train") == "train"], [r for r in rows if r.get("split") == "val"]
 
     def _arrange(self) -> None:
-        """Set the panels, task metrics first, and which of them are quiet: those whose series are all constant."""
+        """Set `tiles`, task metrics first, and `quiet`: the explanations of the tiles whose metrics are all constant."""
         found = {key: None for row in self.history for key, value in row.items() if isinstance(value, (int, float))}
         tiles = [{"key": key, "label": key.replace("_", " "), "series": [key]} for key in found if key not in KNOWN]
         for key, (label, series) in TILES.items():
@@ -179,7 +179,7 @@ class TrainingView(View):
         _draw(big, ["reward"], "Reward (band: deviation inside a group)", train, val)
         big.set_xlabel("step", fontsize=7.5, color=GREY)
         strips = fig.add_subplot(grid[:, 1], sharey=big)
-        big.use_sticky_edges = strips.use_sticky_edges = False  # else the bars' ends are the limits, and cut dots in half
+        big.use_sticky_edges = strips.use_sticky_edges = False  # else the axis ends at the bars' ends and cuts dots in half
         draw_strips(strips, train)
         for i, tile in enumerate(panels):
             _draw(fig.add_subplot(grid[i, 2]), tile["series"], tile["label"], train, val)

@@ -28,6 +28,8 @@ def lab(*options: str) -> int:
     os.chdir(ROOT)
     # JupyterLab would ask a package index for its newest version at each start, and offer news from the network.
     quiet = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"]
+    given = {option.partition("=")[0] for option in options}
+    quiet = [option for option in quiet if option.partition("=")[0] not in given]
     jupyterlab(["--notebook-dir=notebooks", "notebooks/00_start_here.ipynb", *quiet, *options])
     return 0
 

@@ -26,6 +26,7 @@ from course.results import MIME, table
 ROOT = Path(__file__).resolve().parents[2]
 SILENCE = 20.0  # seconds without a line after which the reporter prints what is running
 WIDGET = "application/vnd.jupyter.widget-view+json"
+FORMULA = re.compile(r"(?<!\$)\$(?![\s$])([^$\n*]+)\$(?!\$)")
 # nbconvert's page without the scripts that it would load from the network.
 PAGE = "{% extends 'lab/index.html.j2' %}" + "".join(
     f"{{% block html_head_js{script} %}}{{% endblock %}}" for script in ("", "_mathjax", "_mermaidjs")
@@ -103,7 +104,9 @@ def run_notebook(notebook: NotebookNode, folder: Path, *, write: Callable[[str],
 
     Raises: CellExecutionError when a cell fails; the notebook then holds the outputs so far, and the error.
     """
+    notebook.metadata.pop("widgets", None)
     for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
         if cell.cell_type == "code":
             cell.outputs, cell.execution_count = [], None
     report = Reporter(write)
@@ -140,7 +143,7 @@ def results(notebook: NotebookNode) -> list[dict]:
 def to_html(notebook: NotebookNode) -> str:
     """Return the notebook as one HTML page that needs no kernel: widgets with a static rendering are replaced by it.
 
-    It loads nothing from the network, so MathJax neither: short formulas are shown in italics, others as TeX.
+    It loads nothing from the network, not even MathJax: a formula is in italics, or TeX source if it has a backslash.
     """
     from nbconvert import HTMLExporter
 
@@ -148,7 +151,7 @@ def to_html(notebook: NotebookNode) -> str:
     page.metadata.pop("widgets", None)  # would load ipywidgets' manager
     for cell in page.cells:
         if cell.cell_type == "markdown":
-            cell.source = re.sub(r"\$([^$]+)\$", lambda tex: tex[0] if "\\" in tex[1] else f"*{tex[1]}*", cell.source)
+            cell.source = FORMULA.sub(lambda tex: tex[0] if "\\" in tex[1] else f"*{tex[1]}*", cell.source)
         for out in cell.get("outputs", []):
             if {"text/html", "image/png", "image/svg+xml"} & out.get("data", {}).keys():
                 out["data"].pop(WIDGET, None)

@@ -1,4 +1,4 @@
-"""Random lakes of gymnasium's FrozenLake in data/nano's characters, and the success probability of a simple policy."""
+"""Random maps of gymnasium's FrozenLake, written like data/nano's 2048 boards, and a simple policy's success probability."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = {"down": (1, 0), "right": (0, 1), "up": (-1, 0), "left": (0, -1)}
 
 @lru_cache(4096)
 def board(seed: int) -> tuple[str, ...]:
-    """Return the rows of a lake whose goal can be reached."""
+    """Return the rows of a random map with a reachable goal; S is the start, F ice, H a hole, G the goal."""
     from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
     return tuple(generate_random_map(SIZE, p=FROZEN, seed=seed))
@@ -38,14 +38,14 @@ def lake(seed: int) -> GymnasiumEnvironment:
 
 
 def distinct_lakes(**counts: int) -> dict[str, list[int]]:
-    """Return `counts[split]` seeds of each split; see `distinct`. No lake is in two splits."""
+    """Return `counts[split]` seeds for each split; see `distinct`. No map is in two splits."""
     return distinct(lambda split: count(FIRST_SEED[split]), board, **counts)
 
 
 def careful_chance(seed: int) -> float:
-    """Return the probability that a player who looks one step ahead reaches the goal in time.
+    """Return the probability that a player who looks one step ahead reaches the goal within MAX_TURNS steps.
 
-    It goes down or right where there is no hole, else up or left; each free direction is equally likely.
+    The player goes down or right if either cell has no hole, else up or left; each free direction is equally likely.
     """
     rows, reached = board(seed), 0.0
     places: dict[tuple[int, int], float] = {(0, 0): 1.0}

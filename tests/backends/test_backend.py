@@ -253,7 +253,7 @@ async def main(base, path, engine):
 send_telemetry("trl/GRPOTrainer")  # as every trainer of TRL does when it is made, outside of this package, too
 asyncio.run(main(*sys.argv[1:]))
 others = [thread.name for thread in threading.enumerate() if "telemetry" in thread.name]
-assert not tried and not others, (tried, others)
+assert not tried and not others and os.environ["DISABLE_SAFETENSORS_CONVERSION"] == "1", (tried, others)
 """
 
 
@@ -262,7 +262,8 @@ def test_training_reports_to_nobody(base, tmp_path, engine):
     """TRL reports each trainer to the hub by default, except where the variable CI is set."""
     if engine == "unsloth" and find_spec("unsloth") is None:
         pytest.skip("Unsloth is not installed here")
-    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "HF_HUB_DISABLE_TELEMETRY")}
+    hides = ("CI", "DO_NOT_TRACK", "TELEMETRY", "OFFLINE", "STATISTICS", "CONVERSION")  # what would hide a report
+    environment = {name: value for name, value in os.environ.items() if not any(part in name for part in hides)}
     folder = Path(base)
     command = [sys.executable, "-c", UNHEARD, f"{folder.parent.name}/{folder.name}", str(tmp_path), engine]
     subprocess.run(command, cwd=folder.parent.parent, env=environment, check=True, timeout=180)

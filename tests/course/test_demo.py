@@ -47,12 +47,15 @@ def test_prints_cells_and_lines_live_then_the_results_and_leaves_two_copies(tmp_
 def test_a_failing_cell_is_shown_and_what_ran_is_kept(tmp_path, capsys):
     never = new_code_cell("print('never')", outputs=[new_output("stream", text="of an earlier run\n")], execution_count=3)
     path = save(tmp_path / "game.ipynb", "print('before')", "1 / 0", never)
+    earlier = nbformat.read(path, 4)
+    earlier.metadata["widgets"] = {"w": {"state": {}, "version_major": 2, "version_minor": 0}}
+    nbformat.write(earlier, path)
     assert demo.demo(path, tmp_path / "out") == 1
     assert "ZeroDivisionError" in capsys.readouterr().out
     partial = nbformat.read(tmp_path / "out/game.partial.ipynb", 4)
     assert partial.cells[0].outputs[0].text == "before\n"
     assert partial.cells[1].outputs[0].ename == "ZeroDivisionError"
-    assert not partial.cells[2].outputs and partial.cells[2].execution_count is None
+    assert not partial.cells[2].outputs and partial.cells[2].execution_count is None and "widgets" not in partial.metadata
 
 
 def test_a_notebook_without_results_is_a_failure(tmp_path, capsys):

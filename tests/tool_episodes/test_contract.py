@@ -54,6 +54,15 @@ def test_tools_are_those_that_transformers_derives():
     assert list(environment_tools(Counter()).values()) == [utils.get_json_schema(Counter.add), utils.get_json_schema(Counter.double)]
 
 
+def test_the_schema_of_an_override_has_the_inherited_description_whatever_its_first_parameter_is_called():
+    class Adding(Counter):
+        def add(this, number: int) -> str:  # noqa: N805
+            return str(number)
+
+    assert environment_tools(Adding()) == environment_tools(Adding())
+    assert environment_tools(Adding())["add"] == environment_tools(Counter())["add"]
+
+
 @pytest.mark.parametrize("timeout", [None, 30])
 def test_an_episode_of_trls_contract(timeout):
     system = {"role": "system", "content": "Count."}

@@ -404,6 +404,11 @@ def test_arguments_reach_unsloth(checkpoints, monkeypatch):
         "dtype": None, "load_in_4bit": False, "use_gradient_checkpointing": "unsloth", "trust_remote_code": False, **local,
     }  # fmt: skip
     assert added["use_gradient_checkpointing"] is True
+    named = {"revision": "a1b2", "load_in_4bit": True}
+    recorder.arguments.clear()
+    monkeypatch.setattr(policy_module, "_base_name", lambda name: "owner/model")
+    load_policy(checkpoints["qwen3"], engine="unsloth", init_args=named)
+    assert recorder.arguments["use_exact_model_name"] is True and "local_files_only" not in recorder.arguments
 
 
 def test_auto_uses_unsloth_if_it_can_be_imported(checkpoints, monkeypatch):

@@ -1,6 +1,6 @@
-"""The classes of Ray's actors: samplers, which receive adapters from the driver, and learners, which use a `LocalBackend`.
+"""Ray actor classes: samplers, which receive adapters from the driver, and learners, which use a `LocalBackend`.
 
-No actor holds state that cannot be restored: a sampler is sent its adapters again, a learner reads its checkpoint.
+No actor holds state that cannot be restored: the driver sends samplers their adapters again, learners read their checkpoint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ActorSpec:
-    """Arguments of an actor's `TrainableModel`, its `_internal_config`, and the arguments of its `LocalBackend`."""
+    """Arguments for an actor's `TrainableModel` (`model`, with `internal` as `_internal_config`) and its `LocalBackend`."""
 
     model: dict[str, Any]
     internal: dict[str, Any]
@@ -62,9 +62,9 @@ class SamplerActor:
         return os.getpid()
 
     async def exchange(self, key: str, fields: dict[str, Any], adapters: dict[str, Any]) -> list[dict]:
-        """See `LockstepSession.exchange`. adapters: references to those of the requested policies, by name.
+        """See `LockstepSession.exchange`. adapters: Ray references to the requested policies' adapters, by policy name.
 
-        Raises: StatusError; 410 when this actor was restarted and does not know the session.
+        Raises: StatusError; 410 when the session is unknown: this actor was restarted, or the session has timed out.
         """
         async with self._in_order:  # a later exchange must not overtake one that waits for an adapter
             await self.ready()
@@ -75,12 +75,12 @@ class SamplerActor:
             exchange = Exchange.model_validate(fields)
             session = self.sessions.session(key, exchange.number, self._answer)
             exchanging = asyncio.ensure_future(session.exchange(exchange))
-            for _ in range(2):  # the answers look up their policies before the next exchange may drop one
+            for _ in range(2):  # let each request look up its policy before the next exchange can drop that policy
                 await asyncio.sleep(0)
         return await exchanging
 
     def _add(self, name: str, version: str, adapter: bytes) -> None:
-        """Add an adapter. If it is of a later step, drop the caches of the step before, as `LoadedModel.finish` does."""
+        """Add an adapter. If it is the new latest, drop the caches of the previous one, as `LoadedModel.finish` does."""
         before = self.policies.at()
         self.policies.add(name, version, adapter)
         if before != self.policies.at():
@@ -104,7 +104,7 @@ class TrajectoryLog(RunLog):
 
 
 class LearnerBackend(LocalBackend):
-    """The only learner of a model, or one of several. All take the same steps; rank 0 writes the files."""
+    """The backend of one learner actor. Learners that have joined take the same steps; only rank 0 writes files."""
 
     def __init__(self, rank: int, **options: Any) -> None:
         super().__init__(**options)
@@ -126,14 +126,14 @@ class LearnerBackend(LocalBackend):
 
 
 class LearnerActor:
-    """Trains one model, each request once, alone or with other learners."""
+    """Trains one model, alone or with other learners. Carries out each request only once."""
 
     def __init__(self, spec: ActorSpec, rank: int):
         self.backend, self.model = LearnerBackend(rank, **spec.backend), spec.make_model()
         self._registered = False
 
     async def ready(self) -> int:
-        """Load the model; return the step of its checkpoint. Raises: as `load_policy`."""
+        """Load the model; return the step of its latest checkpoint. Raises: as `LocalBackend.load`."""
         if not self._registered:
             await self.model.register(self.backend)
             self._registered = True
@@ -149,7 +149,7 @@ class LearnerActor:
             return host, probe.getsockname()[1]
 
     async def join(self, size: int, host: str, port: int) -> None:
-        """Train with the other learners from now on. Raises: PeerLost when not all join."""
+        """Join the group of all learners and load the latest checkpoint. Raises: PeerLost when not all join."""
         from art_nb.training.process_group import ProcessGroup
 
         await self.ready()
@@ -158,7 +158,7 @@ class LearnerActor:
         self.backend.restore(self.model, loaded)
 
     def leave(self) -> LoadedModel:
-        """Train without other learners from now on; return the model."""
+        """Leave the group, to train alone from now on; return the loaded model."""
         from art_nb.training.process_group import SingleProcess
 
         loaded = self.backend.loaded(self.model)
@@ -168,9 +168,9 @@ class LearnerActor:
     async def take_step(self, request: StepRequest, from_step: int) -> tuple[LocalTrainResult, list | None]:
         """Train one step; return the result, and the advantage of each choice by group and trajectory.
 
-        A repeated request gets the result of the first, without advantages.
+        A request that was already carried out returns the same result again, without advantages.
 
-        Raises: ValueError when the model is at another step; PeerLost when another learner died; as `LocalBackend.train`.
+        Raises: ValueError if the model is at another step, PeerLost if another learner died, others as `LocalBackend.train`.
         """
         step = await self.ready()
         last, result = self.backend.last_request(self.model)

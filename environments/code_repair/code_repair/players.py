@@ -1,4 +1,4 @@
-"""Players without a model that repair code: they try mutations, special-case the examples, or know the bug."""
+"""Players that repair code without a model: they try mutations, special-case the examples, or know the bug."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def candidates(repair: CodeRepair) -> Iterator[tuple[str, Mutation]]:
 
 
 def mutation_player(seed: int | None = None, most: int | None = None) -> Player:
-    """Return a player that runs the examples on every mutation and submits the first with which all pass.
+    """Return a player that tries one mutation after another and submits the first with which all examples pass.
 
-    It runs them without the tools: the runs count in `repair.runs`, not as turns.
-    seed: shuffles the order; None keeps the order of the text. most: mutations to try before it gives up.
+    It runs the examples without a tool call: the runs count in `repair.runs`, not as turns.
+    seed: shuffles the order; None keeps the order of the text. most: mutations to try before it submits the given code.
     """
 
     def player(repair: CodeRepair) -> None:
@@ -46,7 +46,7 @@ def mutation_player(seed: int | None = None, most: int | None = None) -> Player:
 
 
 def guessing_player(seed: int) -> Player:
-    """Return a player that makes random mutations with the tools, one at a time, and submits once the examples pass."""
+    """Return a player that tries single random mutations with the tools until one passes or turns run low, then submits."""
 
     def player(repair: CodeRepair) -> None:
         rng = random.Random(f"{seed} {repair.problem.id}")
@@ -76,7 +76,7 @@ def special_case_player(repair: CodeRepair) -> None:
 
 
 def special_cased(text: str, entry: str, tests: list[Check]) -> str:
-    """Return the source with an `if` for each test at the start of the function, which returns the expected value."""
+    """Return the source with, at the start of the function, an `if` for each test that returns the test's expected value."""
     place = next(found for found in definitions(text) if found.name == entry)
     lines = text.splitlines()
     header = lines[place.first - 1]
@@ -107,9 +107,9 @@ def knowing_player(repair: CodeRepair) -> None:
 
 
 def _write(repair: CodeRepair, file: str, text: str) -> str:
-    """Replace the lines in which a file differs from `text`."""
+    """Replace the lines in which a file differs from `text`, in one tool call."""
     old, new = repair.files[file].splitlines(), text.splitlines()
     start, tail = common_ends(old, new)
-    start = max(0, min(start, len(old) - tail - 1))  # at least one line: an insertion replaces the line before it, too
+    start = max(0, min(start, len(old) - tail - 1))  # at least one line: an insertion also replaces the line before it
     code = "\n".join(new[start : len(new) - tail])
     return repair.replace_lines(first=start + 1, last=len(old) - tail, code=code, file=file)

@@ -1,8 +1,8 @@
-"""Load published sets of coding tasks from local files: HumanEval, MBPP, SWE-bench. None is in this repository.
+"""Load the benchmarks HumanEval, MBPP and SWE-bench from local files. None of them is in this repository.
 
-The first two become `Problem`s and run in the default sandbox as far as it supports their Python. Their assertions become
-checks of a `repr` outside the sandbox, because inside, the code under test decides what `==` returns. A warning lists the
-problems for which this fails. A task of SWE-bench is a whole repository and runs in a container only. Schemas:
+HumanEval and MBPP become `Problem`s, which run in the default sandbox if it supports the Python that they use. Their
+assertions are converted to comparisons of a `repr` outside the sandbox, because inside it the code under test can redefine
+`==`. A warning lists the problems for which this fails. A SWE-bench task needs a whole repository and a container. Schemas:
 github.com/openai/human-eval (Chen et al. 2021), github.com/google-research/google-research/tree/master/mbpp (Austin et al.
 2021), princeton-nlp/SWE-bench (Jimenez et al. 2024).
 """
@@ -25,13 +25,13 @@ from code_repair.source import definitions
 
 
 def load_human_eval(folder: str | Path) -> list[Problem]:
-    """Load the problems of HumanEval's files (`*.jsonl`, `*.jsonl.gz`) in a folder.
+    """Load HumanEval's problems from the files (`*.jsonl`, `*.jsonl.gz`) in a folder.
 
-    The file has the signature and docstring, with `pass` as body; the examples are the docstring's; the hidden tests are the
-    assertions of the published `check`. If `as_check` cannot convert all of them, the whole `check` is a test, too, which
-    passes unless it raises. A problem without any converted assertion is left out. A warning lists these.
+    solution.py has the prompt, with `pass` as body; the visible examples are its doctests; the hidden tests are the
+    assertions of the published `check`. If `as_check` cannot convert all of them, the whole `check` is one more test, which
+    passes unless it raises; if it can convert none, the problem is left out. A warning lists the problems of either kind.
 
-    Raises: ValueError if the folder has no such rows, or a row lacks one of the published fields.
+    Raises: ValueError if the folder has no such file, a file is not JSON, or a row lacks one of the published fields.
     """
     found, unconverted = [], _Unconverted("HumanEval")
     for row in _rows(folder, "HumanEval", ("task_id", "prompt", "canonical_solution", "test", "entry_point")):
@@ -50,11 +50,11 @@ def load_human_eval(folder: str | Path) -> list[Problem]:
 
 
 def load_mbpp(folder: str | Path) -> list[Problem]:
-    """Load the problems of MBPP's files (`*.jsonl`, or the sanitized set's `*.json`) in a folder.
+    """Load MBPP's problems from the files (`*.jsonl`, or the sanitized set's `*.json`) in a folder.
 
-    The file has only the setup code of the tests; the examples are the published assertions, which the benchmark shows to
-    the model; the hidden tests are its challenge tests, or the assertions if there are none. Assertions that `as_check` does
-    not convert pass unless they raise. A problem whose hidden tests are all of this kind is left out. A warning lists these.
+    solution.py has only the tests' setup code; the visible examples are the published assertions, which the benchmark shows
+    to the model; the hidden tests are the challenge tests, else the same assertions. An assertion that `as_check` cannot
+    convert passes unless it raises. A warning lists problems with such hidden tests; those with no others are left out.
 
     Raises: ValueError as in `load_human_eval`.
     """
@@ -81,10 +81,10 @@ def load_mbpp(folder: str | Path) -> list[Problem]:
 
 
 def as_check(statement: ast.stmt) -> Check | None:
-    """Convert an assertion to a check of a `repr`; None if it has none of these forms.
+    """Convert an assertion to a check of a `repr`; return None unless it has one of these forms:
 
-    `assert call == literal` (or `is`, or the other way round), `assert call`, `assert not call`,
-    `assert abs(call - number) < tolerance`, `assert math.isclose(call, number, rel_tol=..., abs_tol=...)`.
+    `assert call == literal` (or `is`; also with the sides swapped), `assert call`, `assert not call`,
+    `assert abs(call - number) < tolerance` (or `<=`), `assert math.isclose(call, number, rel_tol=..., abs_tol=...)`.
     """
     test = statement.test if isinstance(statement, ast.Assert) else None
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, ast.Call):
@@ -132,7 +132,7 @@ class _Renamed(ast.NodeTransformer):
 
 
 class _Unconverted:
-    """Collects the problems with assertions that are not converted."""
+    """Collects the problems with assertions that `as_check` cannot convert."""
 
     def __init__(self, name: str):
         self.name = name
@@ -140,7 +140,7 @@ class _Unconverted:
         self.left_out: list[str] = []
 
     def checked(self, task: Any, checks: list[Check | None], otherwise: list[Check]) -> tuple[Check, ...] | None:
-        """Return the converted checks, and with them `otherwise` unless all are converted; None if none is."""
+        """Return the converted checks, followed by `otherwise` if some were not converted; None if none was."""
         converted = [check for check in checks if check]
         if len(converted) < len(checks):
             (self.partly if converted else self.left_out).append(str(task))
@@ -157,9 +157,9 @@ class _Unconverted:
 
 @dataclass(frozen=True)
 class RepositoryTask:
-    """A task of SWE-bench: an issue of a repository at a commit, and the tests that its solution must make pass.
+    """A task of SWE-bench: an issue of a repository at a commit, and the tests that must pass once the issue is solved.
 
-    Field names are the published ones, in lower case. To run it, see `container_command`.
+    Field names are the published ones, in lower case. `container_command` runs the tests.
     """
 
     instance_id: str
@@ -174,11 +174,11 @@ class RepositoryTask:
     hints_text: str = ""
 
     def container_command(self, image: str, test_command: str) -> list[str]:
-        """Return the command that tests a patch, read from standard input, in a container without a network.
+        """Return the command that tests a patch in a container without a network. It reads the patch from standard input.
 
-        image: with the repository at `base_commit` and its dependencies in /testbed, such as SWE-bench's own.
-        test_command: of this repository, such as `python -m pytest -q`; the task's tests are appended to it. A shell runs
-        it; the names of the tests are quoted, and the test patch is passed in an environment variable.
+        image: has the repository at `base_commit` and its dependencies in /testbed, such as SWE-bench's own images.
+        test_command: runs tests of this repository, such as `python -m pytest -q`; the names of the task's tests are quoted
+        and appended. The container's shell runs it. The test patch is passed in an environment variable.
         """
         tests = " ".join(map(shlex.quote, (*self.fail_to_pass, *self.pass_to_pass)))
         script = f'cd /testbed && git apply - && printf %s "$TEST_PATCH" | git apply - && {test_command} {tests}'
@@ -190,7 +190,7 @@ class RepositoryTask:
 
 
 def load_swe_bench(folder: str | Path) -> list[RepositoryTask]:
-    """Load the tasks of SWE-bench's files (`*.jsonl`, `*.json`) in a folder.
+    """Load SWE-bench's tasks from the files (`*.jsonl`, `*.json`) in a folder.
 
     Raises: ValueError as in `load_human_eval`.
     """
@@ -213,7 +213,7 @@ def load_swe_bench(folder: str | Path) -> list[RepositoryTask]:
 
 
 def _rows(folder: str | Path, name: str, needed: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    """Yield every row of the folder's files. Raises: ValueError if there is none, or one lacks a field."""
+    """Yield every row of the folder's files. Raises: ValueError as in `load_human_eval`."""
     files = sorted(Path(folder).expanduser().glob("*"))
     paths = [path for path in files if path.name.endswith((".jsonl", ".jsonl.gz", ".json"))]
     if not paths:
@@ -235,7 +235,7 @@ def _rows(folder: str | Path, name: str, needed: tuple[str, ...]) -> Iterator[di
 
 
 def _doctests(prompt: str) -> tuple[Check, ...]:
-    """Return the examples of a docstring whose result is a literal."""
+    """Return the prompt's doctest examples whose expected output is a literal."""
     found = []
     for example in doctest.DocTestParser().get_examples(prompt.replace('"""', "\n")):
         try:

@@ -1,4 +1,4 @@
-"""ChatWidget: the reader plays the customer, an agent serves, and its changes to the database are shown next to the chat."""
+"""`ChatWidget`: the reader, as the customer, chats with an agent; its changes to the database are shown beside the chat."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from customer_service.front_desk import FrontDesk
 from customer_service.world import is_error
 
 HERE = Path(__file__).parent
-MAX_CHARACTERS = 500  # of one message
-MAX_DRAWN_LINES = 26  # lines of the conversation in the static picture
+MAX_CHARACTERS = 500  # of one line of the customer
+MAX_DRAWN_LINES = 26  # of the conversation in the static picture; the middle of a longer one is omitted
 STYLES = {"customer": (0.0, BLUE, "sans-serif"), "agent": (0.12, "#1f2328", "sans-serif"), "call": (0.12, GREY, "monospace")}
 
 
 class _AwaitingReply(BaseException):
-    """Raised where the agent waits for the reader's reply. Not an `Exception`, so that agents do not catch it."""
+    """Stops the agent when no line is left to replay. A `BaseException`, so that `except Exception` does not catch it."""
 
     def __init__(self, message: str):
         self.message = message
@@ -46,14 +46,14 @@ class _ReplayedCustomer:
 
 
 class ChatWidget(View):
-    """A chat with an agent in which you, or a `RuleCustomer`, write the customer's lines.
+    """A chat with an agent. You write the customer's lines, or let a `RuleCustomer` write them.
 
-    world, task: the customer's data and wish; the world is copied. agent: a callable that works until the conversation is
-    over, such as `Clerk()` at a FrontDesk or `expert` in a Conversation. It is run from the start after each of your lines,
-    so it must be deterministic. desk: FrontDesk, or another callable of a world, a task and a customer.
+    world: the database; it is copied. task: what the customer wants. agent: a callable that serves the customer until the
+    conversation is over, such as `Clerk()` (takes a FrontDesk) or `expert` (takes a Conversation). It is rerun from the
+    start after each of your lines, so it must be deterministic. desk: FrontDesk, or a callable (world, task, customer).
 
-    `lines` are the customer's lines; everything shown follows from them. `served` is the desk after the agent's last run, or
-    None before the first line. Only the agent reads your lines; they are displayed as text, never as HTML.
+    `lines` are the customer's lines; everything shown is computed from them. `served` is what `desk` returned for the last
+    run of the agent, or None before the first line. Your lines are displayed as text, never as HTML.
     """
 
     _esm = module("chat_widget", HERE)
@@ -78,7 +78,7 @@ class ChatWidget(View):
 
         Raises: ValueError for a task without a script.
         """
-        RuleCustomer(self._task)  # raises
+        RuleCustomer(self._task)  # raises the ValueError
         while self.shown["suggestion"]:
             self.lines = [*self.lines, self.shown["suggestion"]]
         return self
@@ -92,11 +92,11 @@ class ChatWidget(View):
         self.shown = self._run_agent()
 
     def _run_agent(self) -> dict[str, Any]:
-        """Run the agent from the start. Returns what the browser draws:
+        """Run the agent from the start; return what the browser draws:
 
-        {"lines": number of lines that the agent has read, "entries": messages and calls in order, see `_entries`, "changes":
-        `World.differences`, "broken": {rule: violations}, "over": bool, "solved": bool, "error": the agent's exception, or
-        "", "suggestion": the line that a RuleCustomer would write next, or ""}.
+        {"lines": number of lines in this run, "entries": messages and calls in order, see `_entries`, "changes":
+        `World.differences`, "broken": {rule: number of violations}, "over": whether the agent returned or raised, "solved":
+        bool, "error": the agent's exception or "", "suggestion": the line that a RuleCustomer would write next or ""}.
         """
         pending, error, over = "", "", False
         self.served = self._open(self._world, self._task, _ReplayedCustomer(self.lines)) if self.lines else None
@@ -106,7 +106,7 @@ class ChatWidget(View):
                 over = True
             except _AwaitingReply as turn:
                 pending = turn.message
-            except Exception as raised:  # the reader may be testing an agent
+            except Exception as raised:  # the agent may be the reader's own code
                 over, error = True, f"The agent raised {type(raised).__name__}: {raised}"
         conversation = self._conversation()
         entries = _entries(conversation.log) if conversation else []
@@ -123,7 +123,7 @@ class ChatWidget(View):
         return getattr(self.served, "conversation", self.served)
 
     def _suggestion(self, pending: str) -> str:
-        """Return the line that a RuleCustomer would write next."""
+        """Return the line that a RuleCustomer would write next; "" for a task without a script."""
         if not self._task.wants:
             return ""
         customer = RuleCustomer(self._task)
@@ -184,7 +184,7 @@ def _call(entry: dict) -> str:
 
 
 def _wrapped(entry: dict) -> list[str]:
-    """Return the lines of an entry in the static picture; a call takes one line."""
+    """Return an entry's lines for the static picture; a call is shortened to one line."""
     if entry["who"] == "call":
         return [textwrap.shorten(f"{'✗ ' if entry['refused'] else ''}{_call(entry)}", 84, placeholder=" ...")]
     return textwrap.wrap(entry["text"].replace(STOP, "").strip() or "(leaves)", 88)

@@ -13,7 +13,7 @@ _TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number"}
 
 
 class ToolError(Exception):
-    """Raised by a tool that cannot do what was requested; the agent reads the message after `Error: `."""
+    """Raised by a tool that cannot do what was requested; the agent reads `Error: ` and the message."""
 
 
 class ToolRegistry(dict[str, Callable[..., Any]]):
@@ -41,10 +41,10 @@ class ToolRegistry(dict[str, Callable[..., Any]]):
             return "Transfer successful"
 
     def register(self, tool: Callable) -> Callable:
-        """Add a function under its own name.
+        """Register a function under its own name and return it.
 
-        Python's messages about missing and unknown arguments contain the function's qualified name. It is set to the one in
-        tau-bench, so that the agent reads the same messages.
+        Python's messages about missing, unknown and duplicate arguments contain the function's qualified name, some of them
+        also its module. Both are set to those of tau-bench, so that the agent reads the same messages.
         """
         tool.__qualname__ = "".join(word.capitalize() for word in tool.__name__.split("_")) + ".invoke"
         tool.__module__ = f"tau_bench.envs.{self.domain}.tools.{tool.__name__}"
@@ -69,7 +69,7 @@ def _object_schema(hints: dict[str, Any]) -> dict:
 
 
 def _schema(hint: Any) -> dict:
-    """Return the JSON schema of a type; the text of an `Annotated` type is its description."""
+    """Return the JSON schema of a type; the string in `Annotated[type, string]` becomes its description."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return _schema(arguments[0]) | {"description": arguments[1]}

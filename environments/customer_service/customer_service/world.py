@@ -2,7 +2,7 @@
 
 The tools' names, arguments and answers and the format of the data are those of tau-bench (Yao et al., tau-bench: A Benchmark
 for Tool-Agent-User Interaction in Real-World Domains, 2024), so its data folders load unchanged. test_service_original.py
-compares with the original where a copy is installed. Independent of customers, policies and rewards.
+compares this world with tau-bench itself where that is installed. Independent of customers, policies and rewards.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TABLES = {"retail": ("orders", "products", "users"), "airline": ("flights", "res
 
 
 class World:
-    """One episode's copy of a database, and the tools on it.
+    """One episode's copy of a database, and the tools that act on it.
 
     Copies share unchanged records, so `fork` and `reset` take microseconds.
 
@@ -51,7 +51,7 @@ class World:
     def load(cls, domain: str, folder: str | Path) -> World:
         """Load the data folder of tau-bench (one file per table) or of tau2 (one `db.json`).
 
-        Raises: FileNotFoundError or ValueError with the file's path.
+        Raises: FileNotFoundError or ValueError with the path of a missing or invalid file; ValueError as `World()`.
         """
         _check_domain(domain)
         whole = Path(folder) / "db.json"
@@ -66,7 +66,7 @@ class World:
         arguments, which are Python's own messages. Where tau-bench itself crashes (arguments that are not a JSON object, a
         fourth certificate for one user), the answer is an error message.
 
-        arguments: JSON as a model wrote it, or the object.
+        arguments: the JSON text that a model wrote, or the parsed object.
         """
         if not isinstance(name, str) or name not in DOMAINS[self.domain]:
             return f"Unknown action {name}"
@@ -132,7 +132,7 @@ class World:
         return self._initial.digest({table: records.maps[0] for table, records in self._tables.items()})
 
     def equals(self, other: World) -> bool:
-        """Return whether both have the same `digest`, without hashing them. Both must have the same initial data."""
+        """Return whether both worlds have the same `digest`, without hashing them. They must have the same initial data."""
         return self._changed_texts() == other._changed_texts()
 
     def _changed_texts(self) -> dict[tuple[str, str], str]:
@@ -151,7 +151,7 @@ def _check_domain(domain: str) -> None:
 
 
 class _InitialRecords:
-    """The records that all copies of a world start from, by table and id; their hashed text is computed once."""
+    """The initial records of a world and its forks, by table and id; the text to hash is computed once per record."""
 
     def __init__(self, tables: dict[str, dict[str, Any]]):
         self.tables = tables

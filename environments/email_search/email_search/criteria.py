@@ -1,7 +1,7 @@
 """Criteria of the offline judge for the email task. They use only the conversation: question, calls and observations.
 
-The true answer is not known to them. They check whether an email that was read states the answer, whether it is about the
-question, and whether another email states, or may state, something else.
+They do not know the true answer. They check whether an email that was read states the given answer, whether that email is
+about the question, and whether another email states, or may state, something else.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from email_search.scenarios import same_answer
 HIT = re.compile(r"^(\S+) (\d{4}-\d\d-\d\d) (.*?): (.*?) \| ", re.MULTILINE)
 HEADER = re.compile(r"^(from|date|subject): (.*)$", re.MULTILINE)
 QUOTE = re.compile(r"^(?:On (\d{4}-\d\d-\d\d) (.*) wrote:|-+ Forwarded message -+\nFrom: (.*))$", re.MULTILINE)
-SHORT = 40  # characters of an answer in a few words
+SHORT = 40  # characters up to which an answer counts as short
 
 
 @dataclass(frozen=True)
 class Statement:
-    """A value in an email that was read. date, sender: of the original author if it is quoted; empty if unknown."""
+    """A value in an email that was read. date, sender: of the original email if the value is quoted; empty if unknown."""
 
     value: str
     message_id: str
@@ -38,9 +38,9 @@ class Statement:
 class Search:
     """A search, reconstructed from its conversation.
 
-    wasted: calls without a result: repeated, without a hit, refused, or for an email that does not exist.
+    wasted: number of calls that brought nothing new: repeated, without a hit, refused, or for an email that does not exist.
     listed: message id -> (date, sender, subject) of emails in search results. pages: message id -> the email as it was read.
-    answer: None before there is one. malformed: a malformed call ended it.
+    answer: None if none was given. malformed: whether a malformed call ended the search.
     """
 
     question: Question
@@ -54,7 +54,7 @@ class Search:
 
     @property
     def claims(self) -> bool:
-        """Whether it ends with an answer other than "I don't know"."""
+        """Whether the search ended with an answer other than "I don't know"."""
         return self.answer is not None and not same_answer(self.answer, I_DONT_KNOW)
 
 
@@ -120,7 +120,7 @@ def support(search: Search) -> tuple[float, str]:
     question, answer = search.question, search.answer or ""
     found = stated(search)
     if not any(same_answer(answer, s.value) for s in found):
-        # "for", because the pattern of a place requires a word before it.
+        # "for", because the pattern for places requires "to", "for" or "not" before the name.
         fits = question.values(f"for {answer}") or not question.pattern
         return 0.0, "no mail about it that was read says so" if fits else "the answer is not of the requested kind"
     fitting = [s for s in found if question.person in s.sender and s.date.startswith(question.month)]
@@ -133,14 +133,14 @@ def support(search: Search) -> tuple[float, str]:
     if any(by in best.sender for by in unread.values()):
         share = 0.2 if question.which else 0.85
         return share, f"{best.message_id} says so, but a mail by the same person was not read"
-    # A correction quotes the old value, so a reader of it has seen two values; the date of a quote has no time of day.
+    # A correction quotes the old value, so an agent that read it has seen two values. A quote's date has no time of day.
     if question.which == "final" and len(best.date) > len("2024-05-31") and len({s.value for s in fitting}) == 1:
         return 0.3, f"{best.message_id} says so, but the question says that it changed, and no change was seen"
     return (0.9, f"{best.message_id} says so, not all was read") if unread else (1.0, f"{best.message_id} says so")
 
 
 def _unread(search: Search, best: Statement) -> dict[str, str]:
-    """Return message id -> sender of emails that were listed, not read, and may override `best`."""
+    """Return message id -> sender of emails that were listed but not read, and may override `best`."""
     question, day = search.question, best.date[:10]
     return {
         message_id: by
@@ -181,7 +181,7 @@ def searched(trajectory: Trajectory) -> Search:
 
 
 def stated(search: Search) -> list[Statement]:
-    """Return the values in the emails about the question, each with the date and sender of its original author."""
+    """Return the values in emails that were read and are about the question, with date and sender of the original email."""
     return [
         Statement(value, message_id, date, sender)
         for message_id, page in search.pages.items() if search.question.is_about(page)
@@ -208,7 +208,7 @@ def _parts(page: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _calls(messages: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, str]]:
-    """Yield (tool, arguments as JSON, observation) in order; an answer without a call has the tool ""."""
+    """Yield (tool, arguments as JSON, observation) in order; ("", "", "") for an assistant message without a call."""
     results = iter([str(message["content"]) for message in messages if message["role"] == "tool"])
     for message in messages:
         if message["role"] == "assistant":

@@ -21,11 +21,11 @@ SPLITS = ("train", "val", "test")
 class Scenario:
     """One question.
 
-    inbox: the address of the user; only the emails of this inbox may be read. asked: the day of the question, `YYYY-MM-DD`.
-    sources: message ids of all emails in this inbox that contain the answer, the one that first states it at the front.
-    kind, about, sender, after, before, which: where the answer is, for the checker and the demonstrations, never for the
-      agent: the kind of fact; words that an email about it contains; its sender and the days it was sent between, each
-      empty if there is no such condition; and whether the "first" or the "final" of several values is asked for.
+    inbox: the user's address; only the emails of this inbox may be read. asked: the day of the question, `YYYY-MM-DD`.
+    sources: message ids of all emails on the question in this inbox with the answer, starting with the earliest.
+    kind, about, sender, after, before, which: for checks and exercises, never for the agent: kind of fact; words that
+      each email on the question contains; its sender; the range of its dates, `after` included, `before` excluded ("" if
+      there is no such condition); and whether the question asks for the "first" or the "final" of several values.
     """
 
     id: str
@@ -58,7 +58,7 @@ def load_scenarios(path: Path = DATA / "scenarios.jsonl") -> tuple[Scenario, ...
 def scenarios(split: str, n: int | None = None) -> list[Scenario]:
     """Return the first n (or all) scenarios of the course's mailbox in a split: train, val or test.
 
-    Raises: ValueError for another split, or if n is larger than the split.
+    Raises: ValueError for another split, or if n is negative or larger than the split.
     """
     if split not in SPLITS:
         raise ValueError(f"split must be one of {', '.join(SPLITS)}, not {split!r}")
@@ -68,15 +68,15 @@ def scenarios(split: str, n: int | None = None) -> list[Scenario]:
     return found[:n]
 
 
-# Words around the value of an answer, which do not count.
+# Words that may surround the value in an answer; the comparison ignores them.
 _FILLERS = frozenset("a an the on at in is it was are by for to of room dollars dollar usd units code day date time".split())
 _YEAR = re.compile(r"(19|20)\d\d")
 
 
 def same_answer(given: str, truth: str) -> bool:
-    """Return whether two answers are equal up to case, order, punctuation and words like `the`, `on`, `room`, `dollars`.
+    """Return whether two answers are equal up to case, word order, punctuation and words like `the`, `room`, `dollars`.
 
-    A year that only the given answer has is ignored: `26 October 2024` equals `October 26th`, and `27 October` does not.
+    A year that only `given` contains is ignored: `26 October 2024` equals `October 26th`, but `27 October` does not.
     """
     ours, theirs = _content(given), _content(truth)
     for word in list(ours):

@@ -21,8 +21,8 @@ from game_2048.rules import MOVES, Board, last_board, slide
 class ReplayedGame:
     """A game reconstructed from its trajectory.
 
-    board: the last board, after the last move if it was legal, without the new tile. answers: the model's.
-    fault: "illegal" or "malformed" if such an answer ended the game, else None. goal: the winning tile.
+    board: the last board, after the last move if it was legal, without the new tile. answers: the model's, in lower case if
+    they can be parsed. fault: "illegal" or "malformed" if such an answer ended the game, else None. goal: the winning tile.
     """
 
     board: Board
@@ -58,7 +58,7 @@ def efficiency(trajectory: Trajectory) -> tuple[float, str]:
     """How well tiles were merged: the largest tile relative to the largest that the sum allows, in doublings."""
     game = replay(trajectory)
     if game.fault:
-        return 0.0, "its last answer is invalid"
+        return 0.0, "an invalid answer ended the game"
     possible = max(2, min(game.goal, 2 ** int(log2(game.total))))
     share = log2(min(game.largest, possible)) / log2(possible)
     return share, f"its tiles sum to {game.total}, the largest is {game.largest}"

@@ -23,7 +23,7 @@ def _numbers(*shape: int, seed: int = 0) -> Tensor:
 
 
 def value_and_gradient(function, inputs: tuple) -> tuple[list, list]:
-    """Return the value of a function of tensors, and the gradient of its sum with respect to the first of them."""
+    """Return a function's value, and the gradient of the value's sum with respect to the first input ([] if none)."""
     first = inputs[0].clone().requires_grad_()
     value = function(first, *inputs[1:])
     if not isinstance(value, Tensor):
@@ -321,7 +321,7 @@ HACK_STEPS, STILL_LEGAL = 8, 0.75
 
 
 def train_on_length(weight: float) -> tuple[list[float], list[float]]:
-    """Repeat the hacked run of section 10 with this weight of the KL penalty. Returns reward and `legal` at each step."""
+    """Repeat section 10's reward-hacking run with this KL penalty weight; return reward and share of legal moves by step."""
     from openai.types.chat import ChatCompletionUserMessageParam
 
     import art_nb as art

@@ -11,7 +11,7 @@ import traitlets as t
 from art_nb.widgets.view import BLUE, GREY, ORANGE, View, figure, module, number, plain, png, style_axes, stylesheet, table
 
 DRAWN = ("logprob", "ratio", "KL", "advantage")
-NAMED = 40  # with more tokens than this, a figure does not show their texts
+NAMED = 40  # tokens; the static picture of a longer completion does not show their texts
 
 HERE = Path(__file__).parent
 
@@ -21,11 +21,11 @@ class TokenLens(View):
 
     tokens: n texts. logprobs: (n,) log-probabilities under the policy, in nats. ref_logprobs: (n,) under the reference, for
     the KL (k3). old_logprobs: (n,) under the policy that sampled, for the ratio. advantages: (n,), or one number for all.
-    A token is clipped, that is without gradient, where its ratio is above 1 + epsilon_high and its advantage positive, or
-    its ratio below 1 - epsilon_low and its advantage negative. Missing quantities are omitted. title: shown above.
+    A token is clipped (no gradient from the policy loss) if its ratio is above 1 + epsilon_high and its advantage positive,
+    or its ratio below 1 - epsilon_low and its advantage negative. Missing quantities are omitted. title: shown above.
 
     Raises: ValueError when there is no token, a length differs, a value is not finite or an epsilon is out of range.
-    Source: DeepSeekMath, equations 3 and 4; two bounds: DAPO, equation 10.
+    Source: DeepSeekMath, equations 3 and 4; separate bounds: DAPO, equation 10.
     """
 
     _esm = module("token_lens", HERE)
@@ -104,7 +104,7 @@ def _floats(name: str, values, tokens: list[str]) -> list[float]:
 
 
 def _columns(given: dict[str, list[float]], epsilon_low: float, epsilon_high: float) -> dict[str, list]:
-    """Return the columns of the table, in order, that the given values allow."""
+    """Return the table's columns, in order: those that can be computed from the given values."""
     import torch
 
     from art_nb.training.grpo import kl_k3, ratio
