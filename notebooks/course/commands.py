@@ -26,7 +26,7 @@ def lab(*options: str) -> int:
     from jupyterlab.labapp import main as jupyterlab
 
     os.chdir(ROOT)
-    # JupyterLab would ask a package index for its newest version at each start, and offer news from the network.
+    # JupyterLab would ask a package index for its newest version at each start. It still offers news, but fetches none.
     quiet = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"]
     given = {option.partition("=")[0] for option in options}
     quiet = [option for option in quiet if option.partition("=")[0] not in given]
