@@ -23,7 +23,7 @@ import psutil
 
 import art_nb as art
 from art_nb.backends.ray.backend import ModelActors
-from art_nb.backends.ray.calls import until_back
+from art_nb.backends.ray.calls import until_ready
 from benchmarks.gathering import BASE
 from benchmarks.result import print_result, say
 from benchmarks.rising import decayed_rate
@@ -59,7 +59,7 @@ async def killer(kills: int, draw: random.Random, actors_of_model: ModelActors, 
     everyone = actors_of_model.all_actors()
     while killed.total() < kills:
         if draw.random() < 0.8:
-            await asyncio.gather(*map(until_back, everyone))
+            await asyncio.gather(*map(until_ready, everyone))
         await asyncio.sleep(draw.uniform(0, MAX_DELAY))
         if not (there := actors()):
             continue

@@ -271,6 +271,31 @@ async def played(model, scenario, folder, lives):
     return trajectory
 
 
+class Frail:
+    """An actor whose first process is killed in `ready`."""
+
+    def __init__(self, killed):
+        self.killed = killed
+
+    def ready(self):
+        if not self.killed.exists():
+            self.killed.touch()
+            os.kill(os.getpid(), 9)
+        return 7
+
+
+def test_an_actor_that_is_killed_as_it_starts_is_waited_for(cluster, tmp_path):
+    """A rollout may kill a worker while an earlier call still waits for all workers to start."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    make = ray.remote(Frail).options(max_restarts=-1, num_cpus=1)
+    backend = art.RayBackend(path=tmp_path, engine="transformers")
+    actors = [make.remote(tmp_path / "killed"), make.remote(tmp_path)]
+    assert asyncio.run(backend._ready(actors)) == [7, 7]
+    assert (tmp_path / "killed").exists()
+    for actor in actors:
+        ray.kill(actor)
+
+
 async def failing(model, scenario):
     raise KeyError(scenario)
 

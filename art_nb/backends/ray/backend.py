@@ -17,7 +17,7 @@ from openai import AsyncOpenAI
 
 from art_nb.backends.base import FileBackend, RegisteredModel, integer
 from art_nb.backends.ray.actors import ActorSpec, LearnerActor, SamplerActor
-from art_nb.backends.ray.calls import ask, connect
+from art_nb.backends.ray.calls import ask, connect, until_ready
 from art_nb.backends.ray.pool import Adapters, PooledSampler, SamplerPool
 from art_nb.backends.ray.rollout_worker import RolloutWorkers
 from art_nb.backends.steps import StepRequest, StepState, numbers, set_advantages
@@ -174,7 +174,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         """Wait until all actors have started; return the result of each `ready`. Warns when Ray lacks resources."""
         import ray
 
-        waiting = asyncio.gather(*(actor.ready.remote() for actor in actors))
+        waiting = asyncio.gather(*map(until_ready, actors))
         while not (await asyncio.wait([waiting], timeout=START_WARNING))[0]:
             warnings.warn(
                 f"not every Ray actor is ready after {START_WARNING:.0f} s: wait, or start fewer actors. Each needs one of "

@@ -42,14 +42,13 @@ def connect(address: str, cpus: int) -> bool:
     raise AssertionError  # unreachable: the last attempt returns or raises
 
 
-async def until_back(actor: Any) -> None:
-    """Wait until the actor can be called. Raises: RayActorError when Ray no longer restarts it."""
+async def until_ready(actor: Any) -> Any:
+    """Wait until the actor can be called; return its `ready()`. Raises: RayActorError when Ray no longer restarts it."""
     import ray
 
     while True:
         try:
-            await actor.ready.remote()
-            return
+            return await actor.ready.remote()
         except ray.exceptions.ActorUnavailableError:
             await asyncio.sleep(PAUSE)
 
@@ -62,7 +61,7 @@ async def ask(actor: Any, method: str, *arguments: Any, repeat: bool = False, **
     import ray
 
     while True:
-        await until_back(actor)
+        await until_ready(actor)
         try:
             return await getattr(actor, method).remote(*arguments, **options)
         except ray.exceptions.RayTaskError as error:

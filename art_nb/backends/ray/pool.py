@@ -16,7 +16,7 @@ from openai.types.chat import ChatCompletion
 
 from art_nb.backends.connection import Gone, digest
 from art_nb.backends.lockstep import LockstepClient
-from art_nb.backends.ray.calls import until_back
+from art_nb.backends.ray.calls import until_ready
 from art_nb.inference.bounded import BoundedDict
 from art_nb.inference.chat import RequestError
 from art_nb.inference.messages import normalize
@@ -72,7 +72,7 @@ class PooledSampler:
     def __init__(self, actor: Any, adapters: Callable[[set[str]], dict[str, Any]]):
         self.actor, self._adapters = actor, adapters
         self.open_requests = 0
-        self.restart: asyncio.Task[None] | None = None  # while Ray restarts the actor
+        self.restart: asyncio.Task[Any] | None = None  # while Ray restarts the actor
         self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, LockstepClient] = WeakKeyDictionary()
 
     def is_alive(self) -> bool:
@@ -103,7 +103,7 @@ class PooledSampler:
                 return await self.actor.exchange.remote(key, exchange, adapters)
             except ray.exceptions.RayActorError as error:
                 if self.restart is None:
-                    self.restart = asyncio.create_task(until_back(self.actor))
+                    self.restart = asyncio.create_task(until_ready(self.actor))
                 raise SamplerLost(str(error)) from error
             except ray.exceptions.RayTaskError as error:
                 status = getattr(error.cause, "status", None)

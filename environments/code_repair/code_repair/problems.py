@@ -125,12 +125,19 @@ def same_value(answer: str, truth: str, tolerance: float | None = None) -> bool:
     Text that is not a literal (an object, nan) equals nothing. tolerance: see `Check`.
     """
     try:
-        ours, theirs = ast.literal_eval(answer), ast.literal_eval(truth)
+        ours, theirs = _literal(answer), _literal(truth)
         if tolerance and isinstance(ours, int | float) and isinstance(theirs, int | float):
             return abs(ours - theirs) <= tolerance
         return _same(ours, theirs) if tolerance is None else ours == theirs
     except (ValueError, SyntaxError, TypeError, OverflowError, MemoryError, RecursionError):
         return False
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except SystemError:  # CPython gh-106905: garbage was collected meanwhile, and its finalizer parsed code
+        return ast.literal_eval(text)
 
 
 def _same(ours: Any, theirs: Any) -> bool:

@@ -1,5 +1,7 @@
 """The sandbox: hostile programs do no harm, limits hold, the next run is unaffected; containers where they are available."""
 
+import ast
+import gc
 import shutil
 import sys
 import threading
@@ -148,6 +150,33 @@ def test_expected_values_never_enter_the_sandbox(sandbox):
 )  # fmt: skip
 def test_values_are_compared_with_their_types(answer, truth, same):
     assert same_value(answer, truth) is same
+
+
+class Garbage:
+    """An object that is only freed by a garbage collection, and then parses code."""
+
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        self.parse(40)
+
+    def parse(self, depth):
+        return self.parse(depth - 1) if depth else ast.parse("1")
+
+
+def test_values_are_compared_while_garbage_parses_code():
+    """In CPython 3.11 this fails `ast.literal_eval` with a SystemError, as a logged traceback of a lost task may."""
+    usual = gc.get_threshold()
+    try:
+        for threshold in range(5, 25, 4):  # objects allocated until the collection
+            gc.collect()
+            Garbage()
+            gc.set_threshold(threshold)
+            assert same_value("(1, 2, [3, 4])", "(1, 2, [3, 4])")
+            gc.set_threshold(*usual)
+    finally:
+        gc.set_threshold(*usual)
 
 
 def test_a_missing_container_engine_raises(monkeypatch):
