@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 from course.setup_venv import ROOT
 
+# JupyterLab's default settings: no question about news, no request for its newest version at each start.
+LAB_SETTINGS = ROOT / "notebooks" / "course" / "jupyter"
 LINT = ["ruff", "check", "."]
 TYPES = ["mypy", "art_nb", "environments", "notebooks/course"]
 # Two processes of one thread each (conftest.py): small models gain little from a second thread. pytest hands out files one
@@ -26,11 +28,9 @@ def lab(*options: str) -> int:
     from jupyterlab.labapp import main as jupyterlab
 
     os.chdir(ROOT)
-    # JupyterLab would ask a package index for its newest version at each start. It still offers news, but fetches none.
-    quiet = ["--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate", "--LabApp.news_url=None"]
-    given = {option.partition("=")[0] for option in options}
-    quiet = [option for option in quiet if option.partition("=")[0] not in given]
-    jupyterlab(["--notebook-dir=notebooks", "notebooks/00_start_here.ipynb", *quiet, *options])
+    paths = [str(LAB_SETTINGS), os.environ.get("JUPYTER_CONFIG_PATH")]
+    os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, paths))
+    jupyterlab(["--notebook-dir=notebooks", "notebooks/00_start_here.ipynb", *options])
     return 0
 
 

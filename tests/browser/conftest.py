@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from course import commands
+
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # noqa: E501
 REPOSITORY = Path(__file__).resolve().parents[2]
-# No news, no update check, cells of any length rendered, no autosave during a test.
+# Cells of any length rendered, no autosave during a test; those against news and update checks are the settings of `make lab`.
 SETTINGS = {
-    "apputils-extension/notification.jupyterlab-settings": {"fetchNews": "false", "checkForUpdates": False},
     "docmanager-extension/plugin.jupyterlab-settings": {"autosave": False},
     "notebook-extension/tracker.jupyterlab-settings": {"windowingMode": "none"},
 }
@@ -85,7 +86,7 @@ def lab(tmp_path_factory):
         path = home / "config/lab/user-settings/@jupyterlab" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content))
-    env = {**os.environ, "HOME": str(home), "JUPYTER_CONFIG_DIR": str(home / "config"),
+    env = {**os.environ, "HOME": str(home), "JUPYTER_CONFIG_DIR": str(home / "config"), "JUPYTER_CONFIG_PATH": str(commands.LAB_SETTINGS),
            "JUPYTER_DATA_DIR": str(home / "data"), "JUPYTER_RUNTIME_DIR": str(home / "runtime"),
            "IPYTHONDIR": str(home / "ipython"), "PYTHONPATH": os.environ.get("PYTHONPATH", str(REPOSITORY)), "OMP_NUM_THREADS": "1"}  # noqa: E501
     port = free_port()
@@ -94,7 +95,7 @@ def lab(tmp_path_factory):
         server = subprocess.Popen(
             [sys.executable, "-m", "jupyterlab", "--no-browser", f"--ServerApp.port={port}", "--ServerApp.port_retries=0",
              "--ServerApp.ip=127.0.0.1", "--IdentityProvider.token=", "--ServerApp.password=", "--allow-root",
-             f"--ServerApp.root_dir={folder}", "--LabApp.news_url=", "--LabApp.expose_app_in_browser=True",
+             f"--ServerApp.root_dir={folder}", "--LabApp.expose_app_in_browser=True",
              "--ServerApp.disable_check_xsrf=True", "--ServerApp.base_url=/user/ann/"],
             env=env, stdout=out, stderr=subprocess.STDOUT,
         )  # noqa: E501

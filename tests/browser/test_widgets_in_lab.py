@@ -87,6 +87,16 @@ def save(page, path):
     return json.loads(path.read_text())
 
 
+def test_jupyterlab_neither_offers_news_nor_looks_for_newer_versions(page, lab):
+    """With the settings of `make lab`."""
+    requests = []
+    page.on("request", lambda request: requests.append(request.url))
+    open_notebook(page, lab, lab.write("news.ipynb", "1 + 1"))
+    page.wait_for_timeout(2000)
+    assert page.get_by_text("Jupyter news").count() == 0
+    assert requests and not [url for url in requests if "/lab/api/news" in url or "/lab/api/update" in url]
+
+
 def test_views_respond_while_the_kernel_trains(page, lab, shot):
     path = lab.write("live.ipynb", SETUP + TRAIN, RECORDS, VIEWER, "GroupView(records)", LIVE, "train(1, 20, 0.1)", lab.hold("live"), "train(21, 24, 0.1)")
     open_notebook(page, lab, path)
