@@ -1,7 +1,7 @@
 """`art.dev`: typed dictionaries for `TrainableModel(_internal_config=...)`, under ART's names.
 
-`LocalBackend` passes on `peft_args` and `init_args` (without Unsloth, it drops those that only Unsloth has); `engine_args`,
-for ART's inference server, has no effect.
+`init_args` and `peft_args` are passed to the model's loader (without Unsloth, `init_args` that only it has are dropped),
+`trainer_args` to every GRPO step; `engine_args`, for ART's inference server, has no effect.
 """
 
 from typing import Any, TypedDict
@@ -22,7 +22,7 @@ class PeftArgs(TypedDict, total=False):
 
 
 class InternalModelConfig(TypedDict, total=False):
-    """init_args: for loading the base model; peft_args: of its LoRA adapter; trainer_args: fields of `trl.GRPOConfig`."""
+    """init_args: for loading the base model; peft_args: for its LoRA adapter; trainer_args: fields of `trl.GRPOConfig`."""
 
     init_args: InitArgs
     peft_args: PeftArgs
@@ -30,8 +30,8 @@ class InternalModelConfig(TypedDict, total=False):
     engine_args: dict[str, Any]
 
 
-# ART's names for open-ended dictionaries. `art_nb.types.TrainConfig.with_art_options` reads the options in `TrainConfig`;
-# those for ART's inference server (`EngineArgs`, `OpenAIServerConfig`, `ServerArgs`) are accepted but have no effect.
+# ART's names for open-ended dictionaries. `art_nb.types.TrainConfig.with_art_options` reads the options in `TrainConfig`.
+# `TrainSFTConfig` and those for ART's inference server (`EngineArgs`, `OpenAIServerConfig`, `ServerArgs`) have no effect.
 EngineArgs = dict
 TrainerArgs = dict
 TrainConfig = dict

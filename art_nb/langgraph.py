@@ -1,4 +1,4 @@
-"""ART's names for LangGraph: the chat model of a rollout, and a rollout whose trajectory records the requests of its graph.
+"""LangGraph, under ART's names: a chat model for rollouts, and a wrapper that records a graph's requests as the trajectory.
 
     async def rollout(model, scenario) -> art.Trajectory:
         agent = create_react_agent(init_chat_model(model.name), tools)
@@ -7,8 +7,8 @@
 
     trajectory = await wrap_rollout(model, rollout)(model, scenario)
 
-The chat model is LangChain's own and uses the model's client, so that sampled turns keep their token ids. Depends on the
-recording of trajectories only; needs the extra `langgraph`.
+The chat model is LangChain's own and uses the model's client, so that sampled turns keep their token ids. Needs the extra
+`langgraph`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _model: ContextVar[Any] = ContextVar("model of the rollout")
 
 
 def wrap_rollout(model: Any, fn: Callable[..., Awaitable[Trajectory]]) -> Callable[..., Awaitable[Trajectory]]:
-    """Return `fn` with its trajectory's conversations replaced by those recorded from its chat models.
+    """Wrap `fn`, so that the trajectory that it returns gets the conversations recorded from its model calls.
 
-    model: the registered model that `init_chat_model` uses inside the rollout. The first conversation becomes the
-    trajectory's own with its tools, further ones (sub-agents, shortened histories) its `additional_histories`. Reward,
-    metrics, metadata and logs are those that `fn` returned; so are the messages, if no chat model was called.
+    model: the registered model that `init_chat_model` uses inside the rollout. The first conversation replaces the
+    trajectory's messages and tools; further ones (sub-agents, shortened histories) are added to `additional_histories`.
+    Reward, metrics, metadata and logs are those that `fn` returned; so are the messages, if it called no model.
     """
 
     async def wrapper(*args: Any, **kwargs: Any) -> Trajectory:

@@ -1,9 +1,9 @@
 """Tokens, seconds and costs of a run, under ART's names: summed per logged row and over the run.
 
     costs/train/judge/ruler     US dollars, by source; costs/train, costs/all: sums over sources
-    time/step_wall_s            seconds; data/step_actor_tokens: counts
+    time/step_wall_s            seconds; data/step_actor_tokens: a count
     costs/cum/all, time/cum/wall_s, ...     sums over all rows so far
-    throughput/avg_actor_tok_per_s          average over the run
+    throughput/avg_actor_tok_per_s          tokens per second, averaged over the run
 
 `trajectories.usage` has the costs of single rollouts.
 """
@@ -25,8 +25,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 CUMULATIVE_SECTIONS = ("costs", "time", "data")  # sections with sums over the run
 SUMMED_PREFIXES = ("costs/", "time/step_", "data/step_", "throughput/step_")  # metrics that are summed, not averaged
-JUDGE = "judge/ruler"  # costs of judging are in costs/{context}/judge/ruler
-SCENARIOS = "data/scenario_ids"  # a list in each row
+JUDGE = "judge/ruler"  # judges' costs are logged as costs/{context}/judge/ruler
+SCENARIOS = "data/scenario_ids"  # a list, in rows whose groups have scenario ids
 UNIQUE = "data/cum/num_unique_scenarios"
 
 _active: ContextVar["MetricsBuilder"] = ContextVar("active_metrics_builder")
@@ -35,7 +35,7 @@ _counted: ContextVar[tuple[list[float], ...]] = ContextVar("counted_costs", defa
 
 @contextmanager
 def collect_costs() -> Iterator[list[float]]:
-    """Collect the US dollars that are added to any builder in the block and in the tasks that it starts."""
+    """Yield a list that collects US dollars from any builder's `add_cost` in the block and in tasks started there."""
     costs: list[float] = []
     token = _counted.set((*_counted.get(), costs))
     try:
@@ -64,9 +64,9 @@ class _Run:
 
 
 class MetricsBuilder:
-    """Accumulates metrics until `model.log` or `model.train` flushes it. `model.metrics_builder("eval")` returns one.
+    """Accumulates metrics until the next row is logged. `model.metrics_builder("eval")` returns one.
 
-    cost_context: second part of the names of costs, "train" or "eval".
+    cost_context: second part of the names of API costs: "train", "eval" or a split. Raises: ValueError when it is empty.
     """
 
     def __init__(self, cost_context: str, *, _run: _Run | None = None, _scope: str | None = None):
@@ -74,7 +74,7 @@ class MetricsBuilder:
         self._run, self._scope = _run or _Run(), _scope or self.cost_context
 
     def add_cost(self, path: str, usd: float) -> None:
-        """Add US dollars to costs/{path}."""
+        """Add US dollars to costs/{path}. Raises: ValueError, as `add_metric`."""
         self.add_metric(f"costs/{_nonempty('path', path)}", usd)
         for costs in _counted.get():
             costs.append(float(usd))
@@ -92,10 +92,10 @@ class MetricsBuilder:
         cache_creation_price_per_million: float | None = None,
         cache_read_price_per_million: float | None = None,
     ) -> float | None:
-        """Add the cost of an API response to costs/{cost_context}/{source}; return it.
+        """Add the cost of an API response to costs/{cost_context}/{source}; return it in US dollars.
 
         The cost is the one that the response states, else a registered extractor's, else its tokens times the price given
-        here, registered, or in LiteLLM's table.
+        here (US dollars per million tokens), registered, or in LiteLLM's table. provider: see `api_costs.counted_tokens`.
 
         Raises: ValueError when the price is unknown, or the response has no token counts.
         """
@@ -113,7 +113,7 @@ class MetricsBuilder:
         return cost
 
     def registered_cost(self, response: Any, *, provider: str, model_name: str) -> float | None:
-        """Return the cost from the response itself, a registered extractor, or the registered price; None without one."""
+        """Return the cost in US dollars: stated, an extractor's, or by registered price; else None. Adds no metric."""
         provider, pricing = provider.lower(), self._run.pricing.get(model_name)
         cost = self._stated(response, provider)
         return token_cost(counted_tokens(response, provider), pricing) if cost is None and pricing else cost
@@ -123,7 +123,7 @@ class MetricsBuilder:
         return extractor(response) if cost is None and extractor else cost
 
     def add_metric(self, key: str, value: float) -> None:
-        """Add to metric "section/name". Raises: ValueError for a malformed key, or one that is part of another's sum."""
+        """Add to metric "section/name". Raises: ValueError for a malformed key, or a prefix or extension of another."""
         section, slash, name = key.partition("/")
         if not (section and slash and name) or name.split("/")[0] == "cum":
             raise ValueError(f'metric {key!r}: expected "section/name"; section/cum/... is reserved for sums over the run')
@@ -139,7 +139,7 @@ class MetricsBuilder:
         step_actor_tokens: int | None = None,
         scenario_ids: list[str] | None = None,
     ) -> None:
-        """Add counts of the step. scenario_ids: for the number of different scenarios in the run."""
+        """Add counts of the step. scenario_ids: the distinct ids of the run are counted as data/cum/num_unique_scenarios."""
         self._add("data", step_num_scenarios=step_num_scenarios, step_actor_tokens=step_actor_tokens)
         self._run.pending[self._scope].scenario_ids |= {str(each) for each in scenario_ids or ()}
 
@@ -155,7 +155,7 @@ class MetricsBuilder:
 
     @contextmanager
     def measure(self, key: str) -> Iterator[None]:
-        """Add the seconds spent in the `with` block to `key`."""
+        """Add the seconds spent in the `with` block to metric `key`."""
         started = time.monotonic()
         try:
             yield
@@ -168,7 +168,7 @@ class MetricsBuilder:
         return dict(pending.values), set(pending.scenario_ids)
 
     async def flush(self) -> dict[str, float]:
-        """Return the metrics since the last row with their sums and the sums over the run, and reset them."""
+        """Return the metrics since the last row, the sums of their costs and the sums over the run; start a new row."""
         pending = self._run.pending.pop(self._scope, _Pending())
         row = {**pending.values, **_cost_sums(pending.values)}
         for key, value in list(row.items()):
@@ -213,7 +213,7 @@ class MetricsBuilder:
         return MetricsBuilder(cost_context, _run=self._run, _scope=buffer_scope)
 
     def register_cost_extractor(self, provider: str, extractor: Callable[[Any], float | None]) -> None:
-        """Use `extractor` to compute the cost of this provider's responses in US dollars; it returns None if unknown."""
+        """Use `extractor` for this provider's responses that state no cost; it returns US dollars, or None if unknown."""
         self._run.extractors[_nonempty("provider", provider).lower()] = extractor
 
     def register_model_pricing(
@@ -241,7 +241,7 @@ class MetricsBuilder:
         self._run.pending, self._run.sums, self._run.scenario_ids = before
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the sums over the run, for JSON."""
+        """Return the sums and scenario ids of the run as JSON values."""
         return {"cum_state": dict(self._run.sums), "unique_scenario_ids": sorted(self._run.scenario_ids)}
 
     def load_state_dict(self, state: dict[str, Any], *, keep_pending: bool = False) -> None:
@@ -271,7 +271,7 @@ def track_api_cost(
 ) -> Callable[[F], F]:
     """Decorate a sync or async function that returns an API response: add its cost to the active `MetricsBuilder`, if any.
 
-    response_getter: takes the response from the return value. Others: as in `MetricsBuilder.add_response_cost`.
+    response_getter: extracts the response from the return value. Others and errors: as in `add_response_cost`.
     """
     for name, given in {"source": source.strip("/"), "provider": provider, "model_name": model_name}.items():
         _nonempty(name, given)
@@ -308,7 +308,7 @@ def track_api_cost(
 
 
 def _cost_sums(values: dict[str, float]) -> dict[str, float]:
-    """Sum costs/a/b and costs/a/c to costs/a, and all to costs/all."""
+    """Return sums of costs: costs/a is the sum of costs/a/b and costs/a/c, costs/all the sum of all."""
     costs = {key: value for key, value in values.items() if key.startswith("costs/")}
     sums: dict[str, float] = {}
     for key, value in costs.items():

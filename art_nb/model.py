@@ -35,10 +35,10 @@ Logged = Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]
 
 
 class Backend(Protocol):
-    """The interface of backends, which sample and train models, such as `LocalBackend`. Names and arguments are ART's."""
+    """Interface of the objects that sample and train models, such as `LocalBackend`. Names and arguments are ART's."""
 
     async def register(self, model: "Model[Any, Any]") -> None:
-        """Prepare the folder of the model's files."""
+        """Create the folder of the model's files."""
 
     async def close(self) -> None:
         """Release every model."""
@@ -72,15 +72,15 @@ class Backend(Protocol):
 
 
 class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
-    """A model behind an OpenAI-compatible server, to compare with and to log.
+    """A model behind an OpenAI-compatible server. It is prompted and logged, for comparison, but not trained.
 
-    name, project: its files are in {base_path}/{project}/models/{name}/; see `storage.names` for the allowed names.
-    config: a pydantic model of your own, for rollouts to read.
-    inference_base_url, inference_api_key: of the server.
+    name, project: see `storage.names` for the allowed names. base_path: the model's files are in
+        {base_path}/{project}/models/{name}/; a backend replaces `base_path` by its own `path`.
+    config: a pydantic model of your own, for rollouts to read. inference_base_url, inference_api_key: of the server.
     inference_model_name: the server's name for the model; None: `name`.
-    report_metrics: services that also receive the log: "wandb", "langfuse". None: no service, even if keys are set.
-    monitors: the same with options, e.g. `[art.monitoring.WandbMonitor(checkpoints=True)]`; see `art_nb.monitoring`.
-    entity, run_id: of the run in Weights & Biases; None: the key's default entity, and `name`.
+    report_metrics: services that also receive the log: "wandb", "langfuse". None: no service, even if API keys are set.
+    monitors: services with options, e.g. `[art.monitoring.WandbMonitor(checkpoints=True)]`; see `art_nb.monitoring`.
+    entity, run_id: of the run in Weights & Biases; None: the API key's default entity, and `name`.
     id: accepted for compatibility with ART, not used.
     """
 
@@ -142,7 +142,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     def openai_client(self, *, sync: bool = False) -> AsyncOpenAI | OpenAI:
         """Return a client for `chat.completions.create(model=model.get_inference_name(), ...)`.
 
-        sync: return a blocking client. It blocks its thread, so run such agents with `asyncio.to_thread`.
+        sync: return a blocking client; run agents that use it with `asyncio.to_thread`. Raises: ValueError without a server.
         """
         if self._client is None:  # creating one takes 20 ms, and every rollout needs it
             self._client = self._new_client()
@@ -157,7 +157,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return self._blocking
 
     def use_client(self, client: AsyncOpenAI) -> None:
-        """Make `openai_client()` return this client."""
+        """Make `openai_client()` return this client, and `openai_client(sync=True)` a blocking one for the same server."""
         self._client, self._blocking = client, None
 
     def _new_client(self) -> AsyncOpenAI:
@@ -166,12 +166,12 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return http_client(self.inference_base_url, self.inference_api_key)
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """Return the value of `model` in a request: for the latest checkpoint, or for that of `step`, as "name@step"."""
+        """Return the `model` argument of a request: the name of the latest policy, or "name@step" for that of `step`."""
         name = self.inference_model_name or self.name
         return name if step is None else str(PolicyName(name, step))
 
     def litellm_completion_params(self, step: int | None = None) -> dict[str, Any]:
-        """Return arguments for `litellm.completion(**params, messages=...)`, at the temperature of training."""
+        """Return arguments for `litellm.completion(**params, messages=...)`, with temperature 1 as in training."""
         name = self.get_inference_name(step)
         return {
             "model": f"hosted_vllm/{name}" if self.trainable else name,
@@ -219,7 +219,8 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             metrics: further numbers, or lists of them, for the row; they override those of the trajectories.
             step: None means the model's current step.
 
-        Raises, before anything is written: ValueError for a bad step or a reserved metric, TypeError for one unfit for JSON.
+        Raises, before anything is written: ValueError for a bad step or split, or a reserved metric; TypeError for a metric
+            that JSON cannot hold, or groups mixed with trajectories.
         """
         step, log = await self.get_step() if step is None else step, self.run_log
         if not hasattr(step, "__index__") or step < 0:
@@ -237,14 +238,14 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
                 log.append_row(split, step, row, groups)
 
     def metrics_builder(self, cost_context: str | None = None) -> MetricsBuilder:
-        """Return the builder to which you add your own costs, seconds and counts; the next logged row contains them.
+        """Return the builder for your own costs, seconds and counts; the next logged row of its context contains them.
 
         cost_context: "eval" for rows of "val" and "test", "train" for "train" and "sft", else the split; None: "train".
         """
         return self.run_log.metrics_builder(cost_context)
 
     def activate_metrics_context(self, cost_context: str) -> Token[MetricsBuilder]:
-        """Make `art_nb.metrics.track_api_cost` and judges report to `metrics_builder(cost_context)` from now on."""
+        """Activate `metrics_builder(cost_context)` for `track_api_cost` and judges, in this task and the tasks it starts."""
         return self.metrics_builder(cost_context).activate()
 
     def history(self) -> "pandas.DataFrame":
@@ -264,7 +265,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         return self.run_log.read_state()
 
     def overwrite_state(self, state: StateType) -> None:
-        """Store `state`, which must be valid JSON, in place of the stored one."""
+        """Replace the stored state. Raises: TypeError when `state` cannot be serialised as JSON."""
         self.run_log.write_state(state)
 
     def merge_state(self, state: dict[str, Any]) -> StateType:
@@ -279,10 +280,10 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
 
     base_model: a checkpoint folder or a name on the Hugging Face hub.
     _internal_config: {"init_args": ..., "peft_args": ..., "trainer_args": ...}; see `art_nb.dev`.
-    inference_base_url, inference_api_key: set by `register`; None while the model is not served over HTTP.
+    inference_base_url, inference_api_key: set by `register`; None if the backend does not serve the model over HTTP.
 
     In requests, `model=` selects the policy: `name` (the latest), "name@step" while that checkpoint is kept, or
-    `base_model`; `client.models.list()` lists them. `policy` of each choice names the policy that sampled it.
+    `base_model`; `client.models.list()` lists them. The attribute `policy` of a choice names the policy that sampled it.
     """
 
     base_model: str
@@ -313,7 +314,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         return self.backend().client(self)
 
     def get_inference_name(self, step: int | None = None) -> str:
-        """Return "name@step" of that step, or of the latest once the model is registered."""
+        """Return "name@step", by default of the latest step. Before `register`, the default is the name alone."""
         if self._backend is not None:
             return self._backend._model_inference_name(self, step)
         return super().get_inference_name(step)
@@ -325,9 +326,9 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         _config: dict[str, Any] | None = None,
         verbose: bool = False,
     ) -> TrainResult:
-        """Train one step on the groups, save a checkpoint, log groups and metrics with split "train".
+        """Train one step on the groups, save a checkpoint, and log groups and metrics with split "train".
 
-        _config: see `TrainConfig.with_art_options`. verbose: accepted for compatibility with ART, not used.
+        _config: see `TrainConfig.with_art_options`. verbose: has no effect. Raises: as `FileBackend.train`.
         """
         config = TrainConfig.of(config).with_art_options(_config or {})
         with ShortTraceback():
@@ -340,11 +341,10 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         _config: dict[str, Any] | None = None,
         verbose: bool = False,
     ) -> TrainResult:
-        """Train one step on demonstrations, save a checkpoint, log metrics with split "sft".
+        """Train one step on demonstrations, save a checkpoint, and log metrics with split "sft".
 
         The loss is over the assistant's tokens only; rewards are not read. Starts at the latest checkpoint, as `train` does.
-
-        _config, verbose: accepted for compatibility with ART, not used.
+        _config, verbose: have no effect. Raises: as `FileBackend.train`.
         """
         with ShortTraceback():
             return await self.backend().train_sft(self, trajectories, config=config, _log=True)
@@ -353,7 +353,7 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         """Delete all checkpoints but the latest and the best.
 
         best_checkpoint_metric: "split/name" of a logged metric; the higher, the better. The row of step N of split "train"
-            measures policy N-1, which sampled the rollouts of that step.
+            measures policy N-1, which sampled the rollouts of that step. If no kept step has it, only the latest is kept.
         """
         keep, backend = {await self.get_step()}, self.backend()
         kept = await backend.kept_steps(self) if hasattr(backend, "kept_steps") else None

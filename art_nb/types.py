@@ -10,7 +10,7 @@ from openai.types.chat.chat_completion import Choice as Choice
 from openai.types.chat.chat_completion_message_param import ChatCompletionMessageParam
 from openai.types.chat.chat_completion_tool_param import ChatCompletionToolParam
 
-# Not validated: pydantic would turn their lazily typed parts into one-shot iterators.
+# Not validated: pydantic would turn fields of type Iterable, such as `tool_calls`, into one-shot iterators.
 Message = Annotated[ChatCompletionMessageParam, pydantic.SkipValidation]
 MessageOrChoice = Message | Choice
 Messages = list[Message]
@@ -44,7 +44,7 @@ class _TrainingOptions(pydantic.BaseModel):
 
     @classmethod
     def of(cls, config: Any) -> Self:
-        """Return `config`, or the defaults if it is None. Raises: TypeError when it is anything else."""
+        """Return `config`, or the defaults if it is None. Raises: TypeError for an object of another class."""
         if config is not None and not isinstance(config, cls):
             raise TypeError(f"config is {config!r:.80}: expected art.{cls.__name__}(...)")
         return config or cls()
@@ -53,19 +53,19 @@ class _TrainingOptions(pydantic.BaseModel):
 class TrainConfig(_TrainingOptions):
     """Options of one `model.train` call. The first three fields are ART's, with ART's defaults.
 
-    learning_rate: of the optimizer. If not given, the backend chooses one by the policy's size.
+    learning_rate: of the optimizer. If not given, the backend chooses one by the base model's size.
     kl_penalty_coef: weight of the KL divergence from the base model (TRL's `beta`); 0 omits the term. If `base_model` is an
         adapter's folder, the divergence is from the model without that adapter.
-    grad_accumulation_sequences: sequences per forward pass; None: the backend chooses.
+    grad_accumulation_sequences: maximum number of sequences per forward pass; None: only their tokens are limited.
     scale_rewards: divide advantages by the standard deviation of rewards in the group or the batch, or not at all.
-    turn_discount: discount factor per turn for later rewards, in [0, 1]; only for trajectories with `turn_rewards`.
+    turn_discount: discount factor per turn for later rewards, in [0, 1]; used only with `turn_rewards`.
     trained_share: train only on this share of the sequences, at least one: those with the largest absolute advantages (a
-        sequence of several turns is ranked by its largest); baselines are computed from all. Groups without signal are left
-        out first, unless there is a KL penalty. Turns whose prompts do not extend each other are sequences of their own.
-        Source: down-sampling of rollouts (arXiv 2504.13818), which keeps those whose rewards differ most.
-    num_updates: optimizer steps on the whole batch; clipping takes effect from the second on (off-policy, from the first).
-    other_policies: also train on turns that other models sampled. By default their trajectories are removed before
-        advantages are computed, and their turns inside other trajectories are context only.
+        sequence of several turns is ranked by its largest); baselines are computed from all. Groups whose advantages are all
+        0 are left out first, unless there is a KL penalty. Turns whose prompts do not extend each other are sequences of
+        their own. Source: rollout down-sampling (arXiv 2504.13818), which keeps the subset of largest reward variance.
+    num_updates: optimizer steps on the whole batch. On policy and in float32, clipping has no effect before the second.
+    other_policies: also train on turns that other models sampled. By default trajectories with only such turns are removed
+        before advantages are computed; in other trajectories such turns are context only.
     grpo: further fields of `trl.GRPOConfig`, e.g. `{"loss_type": "dr_grpo", "epsilon": 0.1}`. `{"temperature": 0.6}` is for
         answers that were sampled at that temperature.
 
@@ -97,7 +97,7 @@ class TrainConfig(_TrainingOptions):
     def with_art_options(self, options: Mapping[str, Any]) -> "TrainConfig":
         """Return a copy with options of ART's own trainer applied (`art.dev.TrainConfig`, `backend.train(...)`).
 
-        Options that TRL's trainer does not have are ignored with a warning.
+        Options other than fields of `TrainConfig` and `_SHARED_WITH_TRL` are ignored with a warning.
         """
         known = {name: value for name, value in options.items() if name in type(self).model_fields}
         if isinstance(known.get("scale_rewards"), bool):
@@ -113,8 +113,8 @@ class TrainConfig(_TrainingOptions):
 class TrainSFTConfig(_TrainingOptions):
     """Options of one `model.train_sft` call. All fields but `sft` are ART's, with ART's defaults.
 
-    learning_rate: of the optimizer, or a list with one for each batch. If not given, small models use a measured default,
-        as in `TrainConfig`.
+    learning_rate: of the optimizer, or a list with one for each batch. If not given, small base models use the same
+        measured default as with `TrainConfig`.
     batch_size: trajectories per optimizer step; "auto": 2.
     sft: further fields of `trl.SFTConfig`, e.g. `{"loss_type": "dft"}`.
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class RegisteredModel:
     """A model that a backend has loaded.
 
-    loop: the event loop that answers blocking clients. base_and_config: base model and config.
+    loop: the event loop that answers blocking clients' requests. base_and_config: `base_model` and `_internal_config`.
     """
 
     def __init__(self, names: PolicyNames, folder: Path):
@@ -43,15 +43,15 @@ class RegisteredModel:
         self._counted = 0, 0.0
 
     def sampled(self) -> tuple[int, float]:
-        """Return the number of tokens sampled since the model was loaded, and how many seconds that took."""
+        """Return the tokens sampled since the model was loaded, and the seconds spent; (0, 0.0) if not measured."""
         return 0, 0.0
 
     def reset_counts(self) -> None:
-        """Restart the counts of `rollout_metrics` at 0; in process, a step's first gather call does this, too."""
+        """Restart the counts of `rollout_metrics` at 0. In process, the first gather call of a step also does this."""
         self._counted = self.sampled()
 
     def rollout_metrics(self) -> dict[str, float]:
-        """Return seconds and throughput of sampling since the last `reset_counts`."""
+        """Return seconds and tokens per second of sampling since the last `reset_counts`; {} if nothing was sampled."""
         tokens, seconds = (now - then for now, then in zip(self.sampled(), self._counted, strict=True))
         if not seconds:
             return {}
@@ -82,9 +82,9 @@ R = TypeVar("R", bound=TrainResult)
 
 
 class FileBackend(ABC, Generic[M, R]):
-    """Registers models, keeps their files, and hands training steps to `take_step`.
+    """Registers models, stores their files, and passes training steps to `take_step`.
 
-    gpu_cost_per_hour_usd: for the metric costs/gpu. progress: called with a short text before a long operation.
+    path: None: ".art". gpu_cost_per_hour_usd: for the metric costs/gpu. progress: called with a text before long operations.
 
     Raises: ValueError when `path` is a file or below one, or the cost is negative or not a number.
     """
@@ -184,8 +184,8 @@ class FileBackend(ABC, Generic[M, R]):
         art_options: learning_rate=..., kl_penalty_coef=... and other options of ART's `backend.train`.
 
         Raises, with model and files unchanged:
-            ValueError: the groups cannot be trained on; the message names the trajectory. TypeError: they are not groups.
-            FloatingPointError: loss or weights are not finite.
+            ValueError: the groups cannot be trained on; the message names the trajectory, if one is the cause.
+            TypeError: they are not groups. FloatingPointError: loss or gradient is not finite, or weights become too large.
         """
         config = TrainConfig.of(config).with_art_options(art_options)
         return await self.take_step(model, StepRequest(_list_of(TrajectoryGroup, trajectory_groups), config, _log))
@@ -198,7 +198,7 @@ class FileBackend(ABC, Generic[M, R]):
         config: TrainSFTConfig | None = None,
         _log: bool = False,
     ) -> R:
-        """Train one step on demonstrations, one optimizer step per batch, and save a checkpoint. Raises: as `train`."""
+        """Train one step on demonstrations, with one optimizer step per batch; save a checkpoint. Raises: as `train`."""
         config = TrainSFTConfig.of(config)
         return await self.take_step(model, StepRequest(_list_of(Trajectory, trajectories), config, _log))
 
@@ -229,10 +229,10 @@ class FileBackend(ABC, Generic[M, R]):
         """Start `model` from a checkpoint of another model of this backend, at the same step.
 
         Args:
-            not_after_step: ignore later checkpoints.
-            from_s3_bucket, prefix: ART's storage, not available here.
+            from_project: None: the model's own. not_after_step: ignore later checkpoints. optimizer: also copy its state.
+            from_s3_bucket, prefix: ART's storage, not available here: any value but None raises ValueError.
 
-        Raises: as `training.fork_checkpoint`; ValueError when the adapter does not fit a registered model.
+        Raises: as `training.fork_checkpoint`; ValueError when the adapter does not fit the model, if that is registered.
         """
         if from_s3_bucket is not None or prefix is not None:
             raise ValueError("from_s3_bucket, prefix: S3 is not supported; copy the model's folder to the backend's path")

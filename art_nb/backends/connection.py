@@ -22,7 +22,7 @@ from pydantic import BaseModel
 READ_TIMEOUT = 60.0  # seconds without a byte; the server sends one more often than that
 RETRIED = {425, 429, 502, 503, 504}  # status codes
 MAX_PAUSE = 5.0  # seconds between two attempts
-MAX_CUT_OFF = 20  # streams in a row that are cut off without new progress; after them, patience is not renewed
+MAX_CUT_OFF = 20  # streams in a row cut off without a new line; after that, repeated lines do not restart the clock
 
 
 class Gone(Exception):
@@ -38,9 +38,9 @@ class TokenRefused(PermissionError):
 
 
 class RequestRefused(ValueError):
-    """The request is refused; the message says why. final: the server judged its content, so sending it again cannot help.
+    """The request was rejected; the message gives the reason. final: because of its content, so a retry cannot succeed.
 
-    A refusal that is not final comes from a proxy, for example, or from a limit that can be raised.
+    A rejection that is not final comes, for example, from a proxy or from a limit that can be raised.
     """
 
     def __init__(self, message: str, final: bool = False) -> None:
@@ -59,7 +59,7 @@ class Connection:
         address = urlsplit(url)
         if address.scheme not in ("http", "https") or not address.hostname or address.port == 0:  # .port checks its range
             raise ValueError(f"url is {url!r}: expected something like http://127.0.0.1:8000")
-        api_key = api_key.strip()  # of a file, for example, which ends with a newline
+        api_key = api_key.strip()  # a token read from a file may end with a newline
         if not (api_key.isascii() and api_key.isprintable()):
             raise ValueError("the token has characters that an HTTP header cannot hold: expected printable ASCII")
         self.url = re.sub(r"(/projects/[^/]+)?/v1$", "", url.rstrip("/"))
@@ -84,14 +84,14 @@ class Connection:
             await client.aclose()
 
     async def ask(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> Any:
-        """Send a request; return the JSON of the response.
+        """Send a request; return the parsed JSON of the response, None if it is empty. timeout: seconds without a byte.
 
         Raises: Gone, RequestRefused, TokenRefused, Unreachable; RuntimeError for an internal error of the server.
         """
         return json.loads((await self.fetch(method, path, body, timeout)) or b"null")
 
     async def fetch(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> bytes:
-        """Send a request; return the bytes of the response. A repeated DELETE may find nothing (404). Raises: as `ask`."""
+        """Send a request; return the response's bytes, b"" if a repeated DELETE finds nothing (404). Raises: as `ask`."""
         content = None if body is None else encoded(body)
         retries, accepted = Retries(self), 200
         while True:
@@ -104,9 +104,9 @@ class Connection:
                 await retries.pause(error)
 
     async def lines(self, path: str, body: Any) -> AsyncIterator[dict[str, Any]]:
-        """POST; yield the JSON lines of the response up to the first without "progress". Sends again if it is cut off.
+        """POST `body`; yield the response's JSON lines, up to and including the first without "progress".
 
-        Raises: as `ask`; also Unreachable when the stream is cut off again and again without new progress.
+        If the response is cut off, sends the request again; lines may repeat. Raises: as `ask`; also for an "error" line.
         """
         content, retries, seen, cut_off = encoded(body), Retries(self), {""}, 0
         while True:
@@ -140,11 +140,11 @@ class Retries:
         self.restart()
 
     def restart(self) -> None:
-        """Restart the clock: an attempt succeeded."""
+        """Restart the clock, after progress."""
         self._until, self._seconds = time.monotonic() + self._connection.patience, 0.1
 
     async def pause(self, error: httpx.TransportError) -> None:
-        """Wait before the next attempt. Raises: Unreachable when patience runs out."""
+        """Wait before the next attempt. Raises: Unreachable when the connection's patience has run out."""
         if time.monotonic() >= self._until:
             raise Unreachable(
                 f"{self._connection.url} did not answer for {self._connection.patience:g} seconds "
@@ -159,7 +159,7 @@ _JSON = {"content-type": "application/json"}
 
 
 def encoded(body: Any) -> bytes:
-    """Return `body` as JSON; pydantic's models as their fields. Raises: TypeError for other objects."""
+    """Return `body` as JSON, pydantic models as dicts of the fields that are not None. Raises: TypeError for others."""
     return json.dumps(body, default=_json_fields).encode()
 
 
@@ -188,7 +188,7 @@ def _check(response: httpx.Response, accepted: int = 200) -> None:
 
 def _refusal(status: int, body: Any) -> Exception:
     error = body.get("error") if isinstance(body, dict) else None
-    # Without a message, another program answered, such as a proxy.
+    # An answer without a message comes from another program, such as a proxy.
     message = error["message"] if isinstance(error, dict) and "message" in error else None
     final = status == 422 or (message is not None and status in (400, 409))
     message = message or f"status {status}: {json.dumps(body)[:1000]}"

@@ -23,7 +23,7 @@ class StatusError(Exception):
 
 
 def status_of(error: Exception) -> int:
-    """Return the HTTP status for an exception; 500 if it is not an expected one."""
+    """Return the HTTP status for an exception; 500 if it is unexpected."""
     if isinstance(error, StatusError):
         return error.status
     if isinstance(error, openai.APIStatusError):
@@ -44,7 +44,7 @@ def error_body(error: Exception) -> dict[str, Any]:
 
 
 def logged_error(error: Exception, failed: str) -> dict[str, Any]:
-    """Return `error_body`; log an unexpected exception with its traceback. failed: what failed."""
+    """Return `error_body`; log an exception of status 500 or more with its traceback. failed: the name of the operation."""
     if status_of(error) >= 500:
         logging.getLogger("art_nb.serving").error("%s failed", failed, exc_info=error)
     return error_body(error)

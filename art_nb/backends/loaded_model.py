@@ -1,6 +1,6 @@
 """LoadedModel: policy, learner and sampler of one model in this process, and its checkpoints.
 
-    checkpoints/{step:04d}/    adapter, optimizer state and state.json (see `steps`), written whole or not at all
+    checkpoints/{step:04d}/    adapter, optimizer state and state.json (see `steps`), written atomically
 
 Random states are not saved: all random draws of sampling and training are derived from the seed and the step.
 """
@@ -32,12 +32,12 @@ from art_nb.types import TrainConfig, TrainSFTConfig
 class LoadedModel(RegisteredModel):
     """The policy in training, its learner, its earlier versions and its sampler.
 
-    trainer_args: fields of `trl.GRPOConfig` for every step.
+    trainer_args: fields of `trl.GRPOConfig` for every GRPO step.
     split: kind of the last step, "train" or "sft". The optimizer's moments are kept between steps of the same kind only: the
         gradients of rewards and of demonstrations differ in scale.
-    stale: weights and optimizer differ from the latest checkpoint; call `restore` before using them.
+    stale: weights and optimizer may differ from the latest checkpoint; call `restore` and `finish` before using them.
     gathered: whether a gather call has sampled since the latest checkpoint.
-    lock: the folder's, held while the model is loaded.
+    lock: the folder's, held while the model is loaded; None if this process does not write to the folder.
     """
 
     def __init__(self, policy: Policy, policies: PolicyStore, sampler: Sampler, folder: Path, trainer_args: dict[str, Any]):
@@ -51,14 +51,14 @@ class LoadedModel(RegisteredModel):
 
     @property
     def step(self) -> int:
-        """The step of the latest checkpoint."""
+        """The latest step, as set by `finish`."""
         return self.policies.step
 
     def sampled(self) -> tuple[int, float]:
         return self.sampler.decoder.tokens_sampled, self.sampler.decoder.seconds
 
     def save(self, step: int, row: dict[str, Any] | None = None, key: str | None = None) -> Path:
-        """Write the checkpoint of a step; return its folder. row, key: see `StepState`."""
+        """Write the checkpoint of a step; return its folder. row, key: `row` and `request` of its `StepState`."""
 
         def fill(folder: Path) -> None:
             save_policy_state(self.policy, self.learner.optimizer, folder)
@@ -68,9 +68,9 @@ class LoadedModel(RegisteredModel):
         return self.policies.checkpoint(step)
 
     def restore(self) -> StepState:
-        """Load the latest checkpoint; a new model gets the checkpoint of step 0 first. Return the checkpoint's state.
+        """Load the latest intact checkpoint; for a new model, first write that of step 0. Returns the checkpoint's state.
 
-        A damaged one is set aside with a warning; the previous one is loaded. Raises: DamagedCheckpoint if there is none.
+        Sets damaged ones aside with a warning. Raises: DamagedCheckpoint if none is intact; ValueError if one does not fit.
         """
         if not (steps := checkpoints.list_checkpoints(self.policies.folder)):
             self.save(0)
@@ -89,7 +89,7 @@ class LoadedModel(RegisteredModel):
         return state
 
     def finish(self, step: int) -> None:
-        """Make `step`, whose weights are loaded and saved, the latest."""
+        """Make `step`, whose weights are loaded and saved, the latest one; restart the counts of sampling."""
         self.sampler.forget(self.policies.at())
         self.reset_counts()
         self.policies.step, self.stale, self.gathered = step, False, False

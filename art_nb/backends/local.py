@@ -39,13 +39,13 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
     Args:
         in_process: accepted for compatibility with ART; this backend is always in process.
-        path: folder that all files are written to.
+        path: folder that all files are written to; None: `.art`.
         gpu_cost_per_hour_usd: the price of this machine; each step then logs its cost as costs/gpu. None: not logged.
         engine: "auto" (Unsloth where it works, see `load_policy`), "unsloth" or "transformers".
-        seed: for the adapter's random initialisation and for all sampling.
-        slots: conversations decoded at once; more wait in a queue.
-        base_models: folders or hub names of base models, by a name that a model may give as its `base_model`; other names
-            are used as they are.
+        seed: of the adapter's initialisation, of sampling and of dropout.
+        slots: number of conversations that a model decodes at once; more wait in a queue.
+        base_models: folders or hub names of base models, by alias. A model's `base_model` may be an alias; other names are
+            used unchanged.
         progress: called with a short text before a long operation.
 
     Raises: ValueError when `path` is a file, or below one, or slots, seed or price is out of range.
@@ -81,7 +81,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
     async def load(self, model: TrainableModel) -> LoadedModel:
         """Load a model at its latest checkpoint, and clean up after killed processes.
 
-        Raises: as `load_policy`; ValueError when the adapter does not fit; RuntimeError when another process has it loaded.
+        Raises: as `load_policy` and `LoadedModel.restore`; RuntimeError when another process has the model loaded.
         """
         self.progress(f"loading {model.base_model}")
         from art_nb.backends.loaded_model import LoadedModel
@@ -106,11 +106,11 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return loaded
 
     def lock(self, folder: Path) -> FileLock | None:
-        """Lock the folder of a model that this backend writes. Raises: as `lock_folder`."""
+        """Lock a model's folder. A subclass that does not write to it returns None. Raises: as `lock_folder`."""
         return checkpoints.lock_folder(folder)
 
     def load_policy(self, model: TrainableModel) -> tuple[Policy, str]:
-        """Load the base model with a new adapter; return the policy, and the base model's folder or hub name."""
+        """Load a model's policy; return it, and the base model's folder or hub name. Raises: as `policy.load_policy`."""
         from art_nb.training.policy import load_policy
 
         internal, base = model.internal_config, self.base_models.get(model.base_model, model.base_model)
@@ -150,7 +150,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
 
         to: the registered model. model: the name of one of its policies; None: the latest.
 
-        Raises: RequestError, which says what to change.
+        Raises: RequestError, whose message states what to change; ValueError when the model is not registered.
         """
         loaded = self._restored(to)
         policy = self.named_policy(loaded, model)
@@ -166,7 +166,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return loaded.policies.get(name)
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
-        """Train one step and save a checkpoint. Raises: as `train`; the latest checkpoint is then loaded again."""
+        """Train one step and save a checkpoint. Raises: as `train`, after loading the latest checkpoint again."""
         loaded, started = self._restored(model), time.perf_counter()
         row, learn = self._prepare(loaded, request)
         loaded.stale, log, step = True, self.run_log(model), loaded.step
@@ -222,7 +222,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return state.request, LocalTrainResult(loaded.step, numbers(state.row or {}), str(checkpoint))
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model to this one, before or after `register`; return its step."""
+        """Copy a checkpoint of another model to this one, before or after `register`; return the checkpoint's step."""
         from art_nb.training.fork_checkpoint import fork_checkpoint
         from art_nb.training.state import read_adapter
 

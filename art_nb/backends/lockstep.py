@@ -1,15 +1,15 @@
-"""Lockstep sampling: a client in another process gets the same batches as rollouts in the sampler's process would.
+"""Lockstep sampling: requests from another process are batched as if their rollouts ran in the sampler's process.
 
-The client collects every request that its rollouts make between two forwards and sends them as one exchange. The reply
-holds the answers that became ready in one forward, in completion order. The sampler then awaits the client's next exchange,
-for at most `patience` seconds, unless it has requests from another client, which must not wait for a slow one. A single
-client's requests are therefore sampled in the same batches as in process, and its rollouts are identical, token for token.
+The client sends the requests that its rollouts make between two forward passes as one exchange. The reply holds the answers
+completed since the previous reply, normally those of one forward, in completion order. The sampler then waits up to
+`patience` seconds for the client's next exchange, unless it has requests of another client, which must not wait for a slow
+one. A single client that sends in time thus gets the same batches as in process, and identical rollouts, token for token.
 
-Exchanges are numbered. One that is sent again because its reply was lost gets the same reply, even when later ones have
-arrived. One that arrives before its predecessor is rejected with status 425 (too early) and must be sent again.
+Exchanges are numbered. One that is resent because its reply was lost gets the same reply, even if later ones have arrived.
+One that overtakes its predecessor is rejected with status 425 (too early), to be resent; in an unknown session, with 410.
 
 `RemoteBackend`, `art-nb worker` and `RayBackend` use `LockstepClient`; the server and Ray's samplers use
-`LockstepSessions`. Does not depend on the transport, HTTP or Ray, nor on how a request is answered.
+`LockstepSessions`. This module does not depend on the transport (HTTP or Ray) or on how a request is answered.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 SESSION_TIMEOUT = 300.0  # seconds without an exchange after which a session is closed
 MAX_SESSIONS = 256
-ROUNDS_PER_FORWARD = 2  # rounds of the event loop in which the answers of one forward arrive
+ROUNDS_PER_FORWARD = 2  # rounds of the event loop within which all answers of one forward arrive
 
 
 class SampleRequest(BaseModel):
-    """One request for a chat completion. id: chosen by the client. gathering: the one that its rollout belongs to.
+    """One request for a chat completion. id: chosen by the client. gathering: its gather call's name; None: outside of any.
 
-    min_occurrence: number of identical requests that the client has made since it last reset its counts, for
-    `Sampler.create`. The client counts, so that the count survives a restart of the server.
+    min_occurrence: for `Sampler.create`: the number of earlier identical requests since the client last reset its counts.
+    The client counts them, so that the count survives a restart of the server.
     """
 
     id: int
@@ -60,8 +60,8 @@ class SampleRequest(BaseModel):
 class Exchange(BaseModel):
     """The requests and cancellations that a client sends at once.
 
-    number: 0, 1, 2, ... within the session. received: all replies below this number have arrived. cancelled: ids of requests
-    that were given up. gatherings: the client's current gatherings, and whether a rollout of each is running.
+    number: 0, 1, 2, ... within the session. received: the replies to all exchanges below this number have arrived.
+    cancelled: ids of requests to cancel. gatherings: the client's gather calls by name; True: a rollout of it is running.
     """
 
     number: int = Field(ge=0)
@@ -84,7 +84,7 @@ class LockstepClient:
         self._open: dict[int, dict[str, Any]] = {}  # unanswered requests by id
         self._futures: dict[int, asyncio.Future[ChatCompletion]] = {}
         self._gatherings: WeakKeyDictionary[Gathering, str] = WeakKeyDictionary()
-        self._occurrences: Counter[str] = Counter()  # by digest, since a gathering started while no other was running
+        self._occurrences: Counter[str] = Counter()  # by digest; reset when a gather call starts while no other runs
         self.driver: asyncio.Task | None = None
         self._changed = asyncio.Event()
         self._start_session()
@@ -95,7 +95,7 @@ class LockstepClient:
         self._cancelled: list[int] = []
 
     async def create(self, **parameters: Any) -> ChatCompletion:
-        """Answer a chat request. Raises: RequestError if refused, InternalServerError if it fails, or as `send` does."""
+        """Answer a chat request. Raises: RequestError if rejected, InternalServerError if it fails, others as `send`."""
         key, gathering = next(self._ids), outermost()
         given = {k: v for k, v in parameters.items() if k not in IGNORED and not isinstance(v, NotGiven | Omit)}
         request = given | {"messages": list(given["messages"])}
@@ -124,7 +124,7 @@ class LockstepClient:
             self.driver = asyncio.create_task(self._drive())
 
     async def _drive(self) -> None:
-        """Exchange until no request is open. Before each exchange, let every coroutine run until it waits."""
+        """Send exchanges, each after draining the event loop, until a last one has confirmed the answers to all requests."""
         sent: list[asyncio.Task[list[dict]]] = []
         try:
             while True:
@@ -149,7 +149,7 @@ class LockstepClient:
                 if not (sent or answers or self._open or self._new or self._cancelled):
                     return
         except Exception as error:
-            await cancel(sent)  # before failing the futures: a request made during this await would start no driver
+            await cancel(sent)  # before the futures fail: a request made during this await starts no driver
             sent.clear()
             for future in self._futures.values():
                 if not future.done():
@@ -161,7 +161,7 @@ class LockstepClient:
             await cancel(sent)
 
     def _next_exchange(self, unanswered: int) -> dict[str, Any]:
-        """Return the next exchange. unanswered: how many earlier ones have no reply yet."""
+        """Build an exchange from the pending requests and cancellations. unanswered: earlier exchanges without a reply."""
         exchange = {
             "number": self._number, "received": self._number - unanswered, "cancelled": self._cancelled,
             "requests": [self._open[key] for key in self._new if key in self._open],
@@ -182,7 +182,7 @@ class LockstepClient:
 
 
 def _client_error(status: int, error: dict[str, Any]) -> Exception:
-    """Return the exception for an error from the other side: RequestError below 500, as in process."""
+    """Return the exception for an error reply: RequestError below status 500, as in process, else InternalServerError."""
     if status < 500:
         return RequestError(error["message"])
     response = httpx.Response(status, request=httpx.Request("POST", URL))
@@ -193,11 +193,11 @@ def _client_error(status: int, error: dict[str, Any]) -> Exception:
 class LockstepSession:
     """One client's requests to one model.
 
-    answer: returns the completion of a request. key: unique to the session. owner: the client's network address.
+    answer: async function that returns the completion of a request. key: unique to the session. owner: the client's network.
     number: the latest exchange's number; reply: its reply; replies: by number, all that the client may request again.
     ready: answers not yet in a reply; running: the tasks of unanswered requests, by id.
-    replied: whether the client has received answers and not sent an exchange since; slow: whether the sampler's patience
-    ran out while it waited for the client. waiting: number of exchanges that wait for their reply.
+    replied: whether the last reply had answers and no exchange has arrived since; slow: whether the sampler's patience has
+    run out since that reply. waiting: number of exchanges that wait for their reply.
     """
 
     answer: Callable[..., Awaitable[Any]]
@@ -216,10 +216,10 @@ class LockstepSession:
     last_exchange: float = field(default_factory=time.monotonic)
 
     async def exchange(self, exchange: Exchange) -> list[dict]:
-        """Return the answers since the last exchange; wait for one if there are none. May be cancelled and repeated.
+        """Return the answers completed since the last reply; wait if there are none. May be cancelled and repeated.
 
-        Raises: StatusError 425 when it arrives before its predecessor, 409 when its reply was already received or two
-        requests have the same id.
+        Returns [] if no request is open or the next exchange arrives first. Raises: StatusError 425 if its predecessor has
+        not arrived, 409 if the client has confirmed its reply already or two open requests have the same id.
         """
         if exchange.number == self.number + 1:
             self._start(exchange)
@@ -256,7 +256,7 @@ class LockstepSession:
             self._reply()
 
     def _mirror(self, gatherings: dict[str, bool]) -> None:
-        """Keep a counterpart of each of the client's gatherings: the backend forgets earlier prompts when one starts."""
+        """Mirror the client's gather calls, because a sampler resets its counts when one starts (`GatherResetDetector`)."""
         for name, in_flight in gatherings.items():
             self.gatherings.setdefault(name, Gathering()).in_flight = int(in_flight)
         for name in self.gatherings.keys() - gatherings.keys():
@@ -294,16 +294,17 @@ class LockstepSession:
 
 
 class LockstepSessions:
-    """All sessions, by the key that each client chose. patience: seconds that the sampler waits for a client's exchange."""
+    """All sessions, by key. patience: maximum number of seconds that a sampler waits for a client's next exchange."""
 
     def __init__(self, patience: float) -> None:
         self.patience = patience
         self._sessions: dict[str, LockstepSession] = {}
 
     def session(self, key: str, number: int, answer: Callable[..., Awaitable[Any]], owner: str = "") -> LockstepSession:
-        """Close sessions that have timed out; return the session for exchange `number`, a new one for exchange 0.
+        """Close sessions that have timed out, then return the session `key`; exchange 0 creates it if it does not exist.
 
-        Raises: StatusError 410 when the session is unknown, 429 when there are too many; one owner may have half of them.
+        Raises: StatusError 410 for a later exchange of an unknown session; 429 when MAX_SESSIONS exist, or half as many of
+        one owner.
         """
         long_ago = time.monotonic() - SESSION_TIMEOUT
         for old, session in list(self._sessions.items()):
@@ -320,10 +321,9 @@ class LockstepSessions:
         return self._sessions[key]
 
     def attach(self, decoder: Decoder) -> None:
-        """Make a decoder wait before each forward for the client whose requests are its only ones (see `Decoder`).
+        """Make a decoder whose requests all come from one client wait for that client before a forward (see `Decoder`).
 
-        If this client has just received answers, the decoder waits until the client sends its next exchange, `patience`
-        seconds have passed, or another client's request arrives.
+        It waits if the last reply had answers, until the next exchange or another request arrives, up to `patience` seconds.
         """
         submitted = asyncio.Event()
         decoder.on_submit = submitted.set

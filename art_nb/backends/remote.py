@@ -1,4 +1,4 @@
-"""RemoteBackend: samples and trains on a server (`art-nb serve`); the log of a run is written here."""
+"""RemoteBackend: sample and train on a server (`art-nb serve`); logs are written on this machine."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ class RemoteModel(RegisteredModel):
 class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
     """Trains and samples on a server. A notebook that uses it in place of `LocalBackend()` gives the same results.
 
-    Rollouts run here. Their requests are sampled in lockstep (see `lockstep`), so that the same seed gives the same tokens
-    as in process. Metrics and trajectories are written here, as by a `LocalBackend`; checkpoints stay on the server.
+    Rollouts run in this process. Their requests are sampled in lockstep (see `lockstep`), so that the same seed gives the
+    same tokens as a `LocalBackend`. Metrics and trajectories are written on this machine; checkpoints stay on the server.
 
-    Training data is written to outbox/ in the model's folder before it is sent, and `send_again` trains on what an
-    interrupted run has left there. A step is taken once, however often its request is sent.
+    Training data is written to outbox/ in the model's folder before it is sent. `send_again` trains on the data that an
+    interrupted run left there. A step is taken once, however often its request is sent.
 
     Args:
         url: the server's address, e.g. "http://127.0.0.1:8000".
         api_key: its token; None takes ART_NB_TOKEN from the environment.
-        path: folder for everything that is logged here.
+        path: folder for logs, the outbox and downloaded checkpoints; None: ".art".
         patience: seconds to retry while the server cannot be reached.
-        progress: called with a short text while the server trains.
+        progress: called with a short text when a model is loaded, and while a step is trained or workers run episodes.
 
-    Raises: ValueError without a token. `train` raises ConnectionError without a server; its data stays in the outbox.
+    Raises: ValueError without a token or for an invalid argument. `train`: ConnectionError if the server is unreachable.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return step
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> TrainResult:
-        """Write the data to the outbox, then train on the server. Raises: as `train`; ConnectionError."""
+        """Write the data to the outbox, then train on the server. Raises: ValueError if it refuses; ConnectionError."""
         message = {
             "key": request.key,
             "from_step": await self._get_step(model),
@@ -134,9 +134,9 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return await self._send(model, request, message, outbox)
 
     async def send_again(self, model: TrainableModel) -> TrainResult | None:
-        """Train on the data in the outbox, whose results never arrived; return the last result, None if the outbox is empty.
+        """Train on the data in the outbox, oldest first; return the last result, None if the outbox is empty.
 
-        Raises: as `train`; ConnectionError.
+        Raises: as `take_step`.
         """
         result = None
         for outbox in sorted((self.output_dir(model) / "outbox").glob("*.json"), key=lambda path: path.stat().st_mtime):
@@ -173,7 +173,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
                 model.run_log.write_trajectories(request.groups, "train", result.step)
             # The row may be logged already, if an interrupt came before the data left the outbox.
             if not again or not any((row["step"], row["split"]) == (result.step, split) for row in model.run_log.rows()):
-                # `log_step` adds up the groups' metrics and the costs again, so leave out the server's sums.
+                # `log_step` computes the groups' metrics and the costs again, so leave out the server's values.
                 added = {name for group in request.groups for each in (group, *group) for name in each.metrics}
                 own = {
                     name: value
@@ -189,13 +189,13 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
     ) -> list[TrajectoryGroup]:
         """Have workers (`art-nb worker`) run `group_size` episodes of each scenario with the latest policy.
 
-        Returns one group per scenario; exceptions of rollouts are in its `exceptions`. The server stores the batch: if
-        the call is repeated, after a kill for example, it reuses the episodes that have already run. A batch of a later
-        step replaces this one, and this call then raises ValueError.
+        Returns one group per scenario; its `exceptions` are those of its rollouts. The server stores the batch, so that a
+        repeated call, for example after a kill, reuses the episodes that have already run. A batch of a later step
+        replaces this one; this call then raises ValueError.
 
         Args:
             scenarios: JSON-serialisable arguments of the workers' rollout.
-            seed: for all sampling, combined with the step and the episode's place in the batch.
+            seed: for all sampling, combined with the step, the scenario's index and the episode's index in its group.
             every: seconds between two polls.
         """
         loaded, step, scenarios = self.loaded(model), await self._get_step(model), list(scenarios)
@@ -212,7 +212,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return [_group(results[i : i + group_size]) for i in range(0, len(results), group_size)]
 
     async def download_checkpoint(self, model: TrainableModel, step: int | None = None) -> Path:
-        """Copy a checkpoint, by default the latest, into the model's folder here; return its folder.
+        """Download a checkpoint, by default the latest, into the model's folder; return the checkpoint's folder.
 
         Raises: ValueError when the server has no such checkpoint.
         """
@@ -232,13 +232,13 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return loaded.names.checkpoint(step)
 
     async def live_page(self) -> LivePage:
-        """Return the server's live page, to be shown in JupyterLab. It contains a single-use code, not the token."""
+        """Return the server's live page, for display in JupyterLab. It contains a one-time login code, not the token."""
         from art_nb.widgets import LivePage
 
         return LivePage(self.connection.url, (await self.connection.ask("POST", "/codes"))["code"])
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint on the server, after `register`; return its step."""
+        """Copy a checkpoint of another model to this registered model, on the server; return its step."""
         loaded, request = self.loaded(model), {"from_project": from_project, "from_model": from_model, **options}
         forked = await self.connection.ask("POST", f"{loaded.path}/fork", request, timeout=LOAD_TIMEOUT)
         loaded.names.step = forked["step"]
@@ -280,7 +280,7 @@ def openai_url(connection: Connection, project: str) -> str:
 
 
 def remote_client(answer: Callable[..., Awaitable[ChatCompletion]], connection: Connection, project: str) -> AsyncOpenAI:
-    """Return a client of the server. `answer` answers the requests without streaming, extra headers or a timeout."""
+    """Return a client. `answer` gets chat requests without streaming, extra headers or a timeout; all others use HTTP."""
     client = http_client(openai_url(connection, project), connection.api_key)
     over_http = client.chat.completions.create
 

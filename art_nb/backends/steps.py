@@ -1,4 +1,4 @@
-"""A training step: its request, its state in the checkpoint (state.json), its advantages."""
+"""A training step: its request, its state in the checkpoint (state.json), and its advantages."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from art_nb.types import TrainConfig, TrainSFTConfig
 
 @dataclass(frozen=True)
 class StepRequest:
-    """One training step: on groups, or with a `TrainSFTConfig` on demonstrations.
+    """A request for one training step. data: groups; with a `TrainSFTConfig`, demonstrations.
 
-    log: write a row and the trajectories. key: unique to the step, so that a repeated request does not train twice.
+    log: write a row, and the groups' trajectories. key: unique to the step, so that a repeated request does not train twice.
     """
 
     data: list[Any]
@@ -34,10 +34,10 @@ class StepRequest:
 
 @dataclass(frozen=True)
 class StepState:
-    """The step of a checkpoint.
+    """The state of a training step, stored in its checkpoint.
 
-    split: "train" or "sft", the kind of the step. row: its metrics; None if it was not logged. request: the key of the
-    `StepRequest` that the step carried out.
+    split: "train" or "sft", the kind of the step. row: its metrics; None if `StepRequest.log` was False.
+    request: key of the `StepRequest` that the step carried out; None for step 0 and after a fork.
     """
 
     step: int
@@ -52,7 +52,7 @@ class StepState:
 
     @classmethod
     def read(cls, folder: Path, step: int) -> Self:
-        """Read state.json of a step's checkpoint. folder: the model's folder. Raises: DamagedCheckpoint."""
+        """Read state.json of a step's checkpoint in a model's folder. Raises: DamagedCheckpoint if missing or damaged."""
         path = checkpoints.step_folder(folder / "checkpoints", step) / "state.json"
         try:
             state = json.loads(path.read_text(encoding="utf-8"))
@@ -61,14 +61,14 @@ class StepState:
             raise checkpoints.DamagedCheckpoint(f"{path} is missing or damaged ({error})") from error
 
     def unlogged_row(self, folder: Path) -> dict[str, Any] | None:
-        """Return the row, if the process was killed between writing the checkpoint and history.jsonl; else None."""
-        key = self.step, self.split, (self.row or {}).get("train_s")  # unequal if a damaged step was taken again
+        """Return the row if history.jsonl lacks it, as after a kill between the two writes; else None."""
+        key = self.step, self.split, (self.row or {}).get("train_s")  # differs if a damaged step was taken again
         logged = any((row["step"], row["split"], row.get("train_s")) == key for row in RunLog(folder).rows())
         return None if logged else self.row
 
 
 def numbers(row: dict[str, Any]) -> dict[str, float]:
-    """Return the numbers of a row, without its lists and strings."""
+    """Return the entries of a row that are numbers."""
     return {name: value for name, value in row.items() if isinstance(value, int | float)}
 
 
@@ -78,7 +78,7 @@ def choice_advantages(trajectory: Trajectory) -> list[float | None]:
 
 
 def set_advantages(groups: list[TrajectoryGroup], advantages: list[list[list[float | None]]] | None) -> None:
-    """Set each choice's `token_advantages`, as in-process training does. advantages: by group, trajectory and choice."""
+    """Set `token_advantages` of each choice trained on; [] without `token_ids`. advantages: by group, trajectory, choice."""
     for group, of_group in zip(groups, advantages or [], strict=advantages is not None):
         for trajectory, of_trajectory in zip(group, of_group, strict=True):
             for choice, advantage in zip(trajectory.all_choices(), of_trajectory, strict=True):

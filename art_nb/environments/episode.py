@@ -1,4 +1,4 @@
-"""Tool-calling episodes: the base class of a task's state, and its form for TRL's `environment_factory`."""
+"""Tool-calling episodes: the base class of a task's state, and its wrapper for TRL's `environment_factory`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ToolEpisode:
 
     A subclass defines its tools as methods with `@tool`, and `first_message`, `reward` and `metrics`.
 
-    Attributes: turns (calls made), max_turns, ended_by (None while the episode runs; "malformed", "turns", or what a tool
-    sets), fault (the kind of a malformed call, see `MalformedCall`), refused (calls that raised `RefusedCall`), turn_rewards
-    (what each turn added to `progress()`), transcript ((tool's name, arguments, observation) of each call, in order).
+    Attributes: turns (calls before the end), max_turns, ended_by (None while the episode runs; "malformed", "turns", or a
+    tool's own reason), fault (the kind of a malformed call, see `MalformedCall`), refused (calls that raised `RefusedCall`),
+    turn_rewards (the change of `progress()` in each turn), transcript ((tool's name, arguments, observation) of each call).
     """
 
     tools: ClassVar[list[dict]] = []
@@ -74,9 +74,9 @@ class ToolEpisode:
         """Make one tool call and return the observation.
 
         A call to an unknown tool or with malformed arguments ends the episode. So does `call(None, None)`, which represents
-        an answer without a call. A call that the tool refuses does not: the agent may try again.
+        an answer without a call. After a call that the tool refuses, the agent may try again if it has turns left.
 
-        arguments: JSON as the model wrote it, or the object.
+        arguments: JSON as the model wrote it, or the object. Raises: any exception of the tool other than `RefusedCall`.
         """
         if self.over:
             observation = self.over_message
@@ -106,11 +106,11 @@ class ToolEpisode:
         return observation
 
     def end_turn(self) -> None:
-        """Append the turn's reward. Called once for every counted call."""
+        """Append the turn's reward. Called after each call that counts as a turn."""
         self.turn_rewards.append(self.progress() - sum(self.turn_rewards))
 
     def trajectory(self, **metadata: Any) -> Trajectory:
-        """Return the calls made so far as the conversation of a model that made them."""
+        """Return a conversation in which a model makes the calls made so far, with the current reward and metrics."""
         messages: list[Any] = [{"role": "user", "content": self.first_message()}]
         for number, (name, arguments, observation) in enumerate(self.transcript, start=1):
             if not name:
@@ -129,12 +129,12 @@ class ToolEnvironment:
     """A `ToolEpisode` for TRL's `environment_factory`: `reset`, one method for each tool, `get_reward`.
 
     A subclass names its episode, `class MyEnvironment(ToolEnvironment, episode=MyEpisode)`, and defines `reset(**row)`,
-    which sets `self.episode` and returns its first message. TRL appends that to the prompt's last user message: leave its
-    content empty in the dataset.
+    which sets `self.episode` and returns its first message. TRL appends that to the last message of the prompt: leave this
+    message's content empty in the dataset.
 
-    TRL's loop ends when the model answers without a call, or at TRL's own limits; a call after the end of the episode gets
-    its `over_message`. A call that TRL itself cannot make (another tool, an unknown argument) never reaches the episode and
-    is not counted as malformed. `rollout_environment` also reads `over`, `metrics` and `progress`.
+    TRL's loop ends when the model answers without a call, or at TRL's own limits; a call after the end of the episode
+    returns its `over_message`. A call that TRL cannot make (an unknown tool, an unknown or missing argument) does not reach
+    the episode and is not counted as malformed. `rollout_environment` also reads `over`, `metrics` and `progress`.
     """
 
     episode: Any

@@ -1,4 +1,4 @@
-"""Calls into third-party code, in the rollout's own thread, with a time limit: a call that hangs costs only one rollout."""
+"""Call third-party code with a time limit, in a thread for each rollout: a call that hangs costs only one rollout."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any
 
 
 class BrokenEnvironment(RuntimeError):
-    """An environment that raised, hung or returned something its contract excludes; the message names the call."""
+    """The environment raised, hung or violated its contract; the message names the call."""
 
 
 class IsolatedCalls:
     """Calls the functions of one rollout, one after another, in a daemon thread that belongs to it.
 
     Coroutine functions run in an event loop in a second such thread, which keeps running between calls. Python cannot stop a
-    thread: one whose call hangs is abandoned, and may keep a core busy. Run such code in a process of its own, behind MCP or
-    OpenEnv.
+    thread: one whose call hangs is abandoned, and may keep a core busy. Run code that may hang in its own process, behind
+    MCP or OpenEnv.
 
     seconds: time limit of a call; None: call in the caller's own thread, without a limit, which is faster.
     """
@@ -33,20 +33,20 @@ class IsolatedCalls:
         self._last: Future | None = None
 
     async def returned(self, seconds: float) -> bool:
-        """Wait for the last call, at most this long; return whether it has returned. A cancelled async call has."""
+        """Wait for the last call, at most `seconds`; return whether it has ended. A cancelled async call counts as ended."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([asyncio.wrap_future(self._last)], timeout=seconds)
         return self._last is None or self._last.done()
 
     def call_later(self, function: Callable[[], Any]) -> None:
-        """Call a function once the running call has returned, without waiting for it."""
+        """Queue a function, to be called once the running call has returned; return at once."""
         self._queue().put((Future(), function))
 
     async def call(self, what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Return `function(*args, **kwargs)`. what: its name in messages.
+        """Call a function, await it if it is async, and return its result. what: its name in messages.
 
-        Raises: BrokenEnvironment after the time limit; with a limit, also in place of SystemExit and similar, which are not
-        subclasses of `Exception`. Any exception of the function.
+        Raises: BrokenEnvironment after the time limit and, if there is a limit, in place of SystemExit, KeyboardInterrupt
+        and GeneratorExit; any other exception of the function.
         """
         is_async = inspect.iscoroutinefunction(function)
         if self._seconds is None:
@@ -73,7 +73,7 @@ class IsolatedCalls:
             raise _would_end_the_program(what, error) from error
 
     def close(self) -> None:
-        """Make the threads end once their calls have returned."""
+        """Let the threads end, without waiting: async calls are cancelled, other running or queued calls complete."""
         if self._waiting is not None:
             self._waiting.put(None)
         if self._loop is not None:
@@ -121,7 +121,8 @@ def _work(waiting: queue.SimpleQueue) -> None:
         try:
             result = function()
         except BaseException as error:  # passed to the rollout, which handles it
-            future.set_exception(error)
+            # A future cannot hold a StopIteration.
+            future.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
         else:
             future.set_result(result)
         del future, function, item

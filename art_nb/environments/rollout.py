@@ -20,12 +20,12 @@ async def rollout(
 ) -> Trajectory:
     """Play an episode to its end with a model. Returns the trajectory with the episode's reward and metrics.
 
-    client: `AsyncOpenAI`, `model.openai_client()` or another with `chat.completions.create`. model: its name in the
+    client: `AsyncOpenAI`, `model.openai_client()` or another with `chat.completions.create`. model: the model's name in the
     requests. turn_rewards: also store a reward for each answer of the model, the sum of the episode's `turn_rewards` for its
     calls. request: other parameters of each request, such as `temperature`; `tools` are the episode's by default.
 
-    An answer without a tool call is malformed and ends the episode. Malformed and refused calls are observations, not
-    exceptions. Raises: what the client or a tool raises.
+    An answer without a tool call is malformed. A malformed call ends the episode, a refused one does not; neither raises.
+    Exceptions of the client and of tools propagate.
     """
     request = {"tools": episode.tools} | request
     trajectory = Trajectory(
@@ -50,6 +50,6 @@ async def rollout(
 
 
 def play(player: Callable[[Episode], Any], episode: Episode) -> Episode:
-    """Have a player without a model make the calls. Returns the episode."""
+    """Let `player(episode)` make the calls, without a model. Returns the episode."""
     player(episode)
     return episode

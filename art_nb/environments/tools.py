@@ -31,16 +31,16 @@ class MalformedCall(ValueError):
 
 
 class RefusedCall(Exception):
-    """Raised by a tool whose arguments are well formed but cannot be used; the agent reads the message and may try again."""
+    """Raised by a tool if its arguments fit the schema but cannot be used; the agent reads the message and may try again."""
 
 
 def tool(method: Tool) -> Tool:
     """Make a method of a `ToolEpisode` one of its tools.
 
-    The method needs type hints and a Google docstring that describes each parameter, and returns what the model reads.
+    The method needs type hints and a Google docstring that describes each parameter; it returns the observation as text.
     Calling the decorated method counts as a turn, like `call` with the tool's name.
 
-    Raises: TypeError for a parameter without a type hint, ValueError for one without a description.
+    Raises: as `tool_schema`.
     """
     signature = inspect.signature(method)
 
@@ -56,10 +56,9 @@ def tool(method: Tool) -> Tool:
 def tool_schema(function: Callable[..., Any]) -> dict:
     """Return the OpenAI schema of a typed function, for most types equal to that of `transformers.utils.get_json_schema`.
 
-    The description and those of the parameters come from the Google docstring. `self` is left out.
+    The descriptions of the function and of its parameters come from its Google docstring. `self` is left out.
 
-    Raises: TypeError for a parameter without a type hint, ValueError for one without a description or of a type that
-        contains itself.
+    Raises: TypeError for a parameter without a type hint, ValueError for one without a description or of a recursive type.
     """
     name, hints = function.__name__, get_type_hints(function)
     description, described = _read_docstring(function)
@@ -82,9 +81,9 @@ def tool_schema(function: Callable[..., Any]) -> dict:
 
 
 def resolved(schema: dict) -> dict:
-    """Return a JSON schema with its references to `$defs` replaced by what they refer to.
+    """Return a JSON schema without `$defs`, each reference replaced by the schema that it refers to.
 
-    Raises: ValueError for a schema that refers to itself or to another document.
+    Raises: ValueError for a recursive schema or a reference to another document; KeyError for a missing definition.
     """
 
     def inner(value: Any, path: tuple[str, ...]) -> Any:
@@ -115,7 +114,7 @@ def _read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
 def parse_arguments(tools: Iterable[dict], name: str | None, arguments: str | dict | None) -> dict:
     """Return the validated arguments of a tool call.
 
-    tools: OpenAI schemas. name: None for an answer without a call. arguments: JSON as the model wrote it, or the object;
+    tools: OpenAI schemas. name: None for an answer without a call. arguments: the model's JSON text, or an object;
     may be empty for a tool without parameters.
 
     Raises: MalformedCall if the call does not fit the schemas.
@@ -150,14 +149,14 @@ def _not_json(constant: str) -> Any:
 
 @cache
 def _validator() -> Any:
-    """Return a jsonschema validator for pydantic's and MCP's draft, also with draft 7's `items`; 3.0 is not an integer."""
-    from jsonschema.validators import Draft202012Validator as Latest  # half a second
+    """Return a validator class for draft 2020-12 (pydantic, MCP), also with draft 7's `items`; 3.0 is not an integer."""
+    from jsonschema.validators import Draft202012Validator as Latest  # takes half a second
     from jsonschema.validators import extend
 
     def items(validator: Any, schemas: Any, value: Any, schema: dict) -> Iterator[Any]:
         if not isinstance(schemas, list):
             yield from Latest.VALIDATORS["items"](validator, schemas, value, schema)
-        elif isinstance(value, list):  # a schema for each position, which is `prefixItems` in later drafts
+        elif isinstance(value, list):  # one schema per position, as `prefixItems` in later drafts
             for each, of_place in zip(value, schemas, strict=False):
                 yield from validator.descend(each, of_place)
 
@@ -174,11 +173,11 @@ def _expected(schema: dict | bool) -> str:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if schema.get("items") == {"type": "string"}:
         return "a list of strings"
-    return _DESCRIBED.get(schema.get("type", ""), f"valid under {json.dumps(schema)}")
+    return _DESCRIBED.get(str(schema.get("type")), f"valid under {json.dumps(schema)}")
 
 
 def quoted(text: str) -> str:
-    """Return at most 40 characters of what a model wrote, as a JSON string on one line."""
+    """Return the first 40 characters of a model's text as a JSON string on one line."""
     text = text.encode("utf-8", "replace").decode()
     return json.dumps(text if len(text) <= 40 else f"{text[:40]}...", ensure_ascii=False)
 

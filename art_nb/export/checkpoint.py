@@ -1,4 +1,4 @@
-"""Find a trained checkpoint by name, and read what its model's folder records about it."""
+"""Find a trained checkpoint by name, and read the metrics and trajectories that its model's folder holds."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from art_nb.types import PolicyName
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")  # PEFT's; a checkpoint holds more
 
-# Columns of history.jsonl that do not measure how good a model is: costs, timing, and statistics of training.
+# Columns of history.jsonl that do not measure a model's quality: costs, timing, and statistics of training.
 _NOT_A_RESULT = ("data/", "time/", "costs/", "throughput/", "group_rewards")
 _NOT_A_SCORE = {"step", "split", "time", "groups", "exceptions", "reward_min", "reward_max", "reward_std"}
 
 
 def is_hub_name(model: str) -> bool:
-    """Return whether `model` is OWNER/NAME on the Hugging Face hub, not a folder here."""
+    """Return whether `model` has the form OWNER/NAME of a hub model and is no existing path. Does not read the hub."""
     return bool(re.fullmatch(r"\w[\w.-]*/[\w.-]+", model)) and not Path(model).exists()
 
 
@@ -36,7 +36,7 @@ def adapter_files(folder: str | os.PathLike) -> list[Path]:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One step of a model, as a backend stores it.
+    """The checkpoint of one step of a model, as a backend stores it.
 
     folder: of the checkpoint, with its adapter; model_folder: of the model, with its history.
     """
@@ -59,14 +59,14 @@ class Checkpoint:
         return self.settings()["base_model_name_or_path"]
 
     def trained_on(self) -> dict[str, int]:
-        """Count the steps, trajectories, groups and demonstrations that the adapter was trained on, from the logged rows."""
+        """Return the steps taken, and the logged numbers of trajectories, groups and demonstrations up to this step."""
         rows = [row for row in RunLog(self.model_folder).rows() if row["step"] <= self.step]
         count = lambda split, name: sum(int(row.get(name, 0)) for row in rows if row["split"] == split)  # noqa: E731
         sampled = {name: count("train", name) for name in ("trajectories", "groups")}
         return {"steps": self.step, **sampled, "demonstrations": count("sft", "trajectories")}
 
     def results(self) -> dict[str, dict[str, float]]:
-        """Return the metrics logged at this step outside training: split -> metric -> latest value."""
+        """Return the finite scores logged at this step outside training, and trajectories: split -> name -> latest value."""
         found: dict[str, dict[str, float]] = {}
         for row in RunLog(self.model_folder).rows():
             if row["step"] == self.step and row["split"] not in ("train", "sft"):
@@ -79,7 +79,7 @@ class Checkpoint:
         return found
 
     def conversations(self, most: int) -> list[list[dict[str, Any]]]:
-        """Return up to `most` different prompts from the logged trajectories, split by split, the latest first.
+        """Return up to `most` different prompts from the model's logged trajectories, split by split, latest steps first.
 
         A prompt is a list of messages that ends where the model's turn begins.
         """

@@ -13,7 +13,7 @@ from art_nb.export.hub import push_to_hub, upload_key
 
 
 def export(options: Sequence[str]) -> int:
-    """Run the command; return its exit code. Expected errors become one line on stderr."""
+    """Run the command; return its exit code: 0, or 1 after an expected error, which is printed to stderr."""
     parser = argparse.ArgumentParser(
         prog="art-nb export", description="Write a checkpoint in a format that other engines load, after comparing at "
         "least 50 greedy answers with the checkpoint's own. --push reads HF_TOKEN.",
@@ -31,7 +31,7 @@ def export(options: Sequence[str]) -> int:
             other = "Together and W&B: art_nb.utils.deployment.deploy_model"
             raise ValueError(f"--push {arguments.push}: expected hub:OWNER/NAME; {other}")
         checkpoint = find_checkpoint(arguments.model, arguments.path)
-        if repository:  # an export takes minutes
+        if repository:  # checked first, because an export takes minutes
             upload_key((arguments.base or checkpoint.base_model()) if arguments.form == "adapter" else None)
         parity = export_checkpoint(checkpoint, arguments.form, arguments.out, base=arguments.base)
         print(f"{checkpoint} as {arguments.form} is in {arguments.out}\n{parity}")

@@ -1,4 +1,4 @@
-"""Write a checkpoint as a PEFT adapter, a merged transformers folder or a GGUF file that passes a comparison with it."""
+"""Export a checkpoint as a PEFT adapter, a merged transformers folder or a GGUF file, and compare the answers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,19 @@ FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def export_checkpoint(checkpoint: Checkpoint, form: Form, out: str | Path, *, base: str | None = None) -> ParityReport:
-    """Write `checkpoint` into the new folder `out`, whole or not at all. The checkpoint is only read.
+    """Export `checkpoint` to `out`, a new or empty folder, completely or not at all. The checkpoint is not changed.
 
-    The greedy answers of the export and the checkpoint to 50 prompts (logged prompts, then short requests) are compared.
+    Compares the greedy answers of export and checkpoint to 50 prompts: logged ones, then short requests. Returns the result.
 
     Args:
         form: "adapter": PEFT's layout, which PEFT, TRL, Unsloth and vLLM load on top of the base model; "merged": an
             ordinary transformers folder; "gguf": `model.gguf` for llama.cpp.
         base: name of the base model to record; None: the name in the checkpoint.
 
-    Returns: how the export's answers compare with the checkpoint's.
-
     Raises:
-        FileExistsError: `out` is not empty, or the current folder. parity.ParityError: the answers differ.
-        ValueError: llama.cpp does not support the model. RuntimeError: its converter fails or cannot be downloaded.
+        FileExistsError: `out` is a file, not empty, or the current folder. parity.ParityError: the answers differ.
+        ValueError: `form` is unknown, or llama.cpp does not support the model. RuntimeError: its converter fails or cannot
+            be downloaded. ImportError: "gguf" needs the package `xllamacpp`.
         OSError: the base model is missing, a file is damaged, or the disk is full. After any of these, `out` is unchanged.
     """
     from art_nb.export.model_card import write_card
@@ -109,6 +108,6 @@ def _write(form: Form, policy: Policy, checkpoint: Checkpoint, folder: Path, ans
 
 
 def write_merged(policy: Policy, folder: Path) -> None:
-    """Save the merged model and its tokenizer in an existing folder, as transformers does."""
+    """Save the merged model and its tokenizer in an existing folder, in transformers' layout."""
     policy.tokenizer.save_pretrained(folder)
     policy.sampling_model().save_pretrained(folder)

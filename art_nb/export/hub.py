@@ -11,7 +11,7 @@ from art_nb.export.deployment import key_from_environment
 
 
 def upload_key(adapter_base: str | None) -> str:
-    """Return the key in HF_TOKEN. Raises: ValueError if there is no key, or the adapter's base model is not on the hub."""
+    """Return the key in HF_TOKEN. Raises: ValueError if it is not set, or an adapter's base model is not a hub name."""
     key = key_from_environment("HF_TOKEN")
     if adapter_base is not None and not is_hub_name(adapter_base):
         raise ValueError(f"the adapter's base model {adapter_base!r} is not on the hub: export it with --base OWNER/NAME")
@@ -21,12 +21,11 @@ def upload_key(adapter_base: str | None) -> str:
 def push_to_hub(folder: str | os.PathLike, repository: str, *, private: bool = True) -> str:
     """Upload the folder of an export (`art-nb export`); return the repository's URL.
 
-    repository: "OWNER/NAME", created if missing. private: applies only when it is created.
+    repository: "OWNER/NAME", created if missing. private: whether a repository that this call creates is private.
+    Reads the key from HF_TOKEN, and the URL of a hub other than huggingface.co from HF_ENDPOINT.
 
-    Reads the key from HF_TOKEN; HF_ENDPOINT names a hub other than huggingface.co.
-
-    Raises: ValueError: no key, or the adapter's base model is not on the hub. PermissionError: the hub rejects the key.
-    RuntimeError: it rejects the upload; the message contains its reason. ConnectionError: it can't be reached.
+    Raises: ValueError as `upload_key`. PermissionError: the hub rejects the key. RuntimeError: the hub rejects the upload;
+    the message contains its reason. ConnectionError: the hub cannot be reached.
     """
     import httpx
     from huggingface_hub import HfApi

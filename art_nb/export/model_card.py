@@ -17,7 +17,7 @@ CONTENTS = {
 
 
 def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parity: ParityReport) -> None:
-    """Write README.md from logged and measured facts only; it names no path on this machine."""
+    """Write README.md to `folder`, from logged and measured facts only, without local paths. form: a key of LIBRARY."""
     on_the_hub = is_hub_name(base)
     base_name = _without_markup(base if on_the_hub else Path(base).name)
     front = [f"library_name: {LIBRARY[form]}", "tags: [reinforcement-learning, grpo, lora]"]
@@ -48,5 +48,5 @@ def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parit
 
 
 def _without_markup(text: str) -> str:
-    """Names are user input: replace every character that Markdown or HTML could interpret."""
+    """Names are user input: to disable Markdown and HTML, replace all but letters, digits and `-_./ @` with spaces."""
     return "".join(sign if sign.isalnum() or sign in "-_./ @" else " " for sign in text)

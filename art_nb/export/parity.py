@@ -1,4 +1,4 @@
-"""Compare an export with its checkpoint: the same greedy answers, and how far their log-probabilities differ.
+"""Compare an export with its checkpoint: whether their greedy answers are equal, and by how much log-probabilities differ.
 
 Does not depend on formats: an engine is a function from a `GreedyAnswer` of the checkpoint to its own `EngineAnswer`.
 """
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 CONVERSATIONS = 50
 NEW_TOKENS = 24
-# Tolerance in nats. Two tokens whose log-probabilities differ by less are tied at that precision: rounding decides between
-# them. bfloat16 has 8 significant bits, so logits between 16 and 32 are multiples of 1/8.
+# Tolerance in nats. Two tokens whose log-probabilities differ by no more are tied: rounding decides between them.
+# bfloat16 has 8 significant bits, so logits between 16 and 32 are multiples of 1/8.
 ROUNDING = {torch.float32: 0.01, torch.float16: 0.05, torch.bfloat16: 0.25}
 
 
 class ParityError(ValueError):
-    """The answers of an export differ from its checkpoint's."""
+    """The answers or log-probabilities of an export differ from its checkpoint's."""
 
 
 @dataclass(frozen=True)
 class GreedyAnswer:
-    """The checkpoint's answer. text: the rendered prompt; prompt, tokens: ids; logprobs: (T,), of `tokens`."""
+    """The checkpoint's answer. text: the rendered prompt; prompt, tokens: ids; logprobs: (T,), of `tokens`, in nats."""
 
     text: str
     prompt: list[int]
@@ -42,7 +42,7 @@ class EngineAnswer:
     """Another engine's answer to the same prompt.
 
     same: number of leading tokens equal to the checkpoint's. logprobs: (same,), NaN where unknown.
-    behind: at the first different token, by how many nats the engine prefers its own token; 0 without a difference.
+    behind: by how many nats the engine prefers its own token at the first different one; 0 if none, infinite if unknown.
     """
 
     same: int
@@ -55,10 +55,10 @@ Engine = Callable[[GreedyAnswer], EngineAnswer]
 
 @dataclass(frozen=True)
 class ParityReport:
-    """Comparison over `answers` greedy answers and `tokens` equal tokens.
+    """Comparison over `answers` greedy answers, of which `same` are identical.
 
-    same: identical answers. ties: answers that differ first at two tokens within `rounding` nats of each other.
-    mean, largest_difference: mean and largest absolute difference of the log-probabilities, in nats.
+    ties: answers that differ first at two tokens within `rounding` nats of each other. mean, largest_difference: of the
+    log-probabilities, absolute, in nats, over the `tokens` equal tokens for which the engine reports one.
     """
 
     answers: int
@@ -85,7 +85,7 @@ async def greedy_answers(
     Some engines stop at any control token. skip: leave out conversations that the sampler rejects, for example because
     NEW_TOKENS more tokens do not fit.
 
-    Raises: RequestError when it rejects one, unless `skip`.
+    Raises: RequestError when the sampler rejects a conversation, unless `skip`.
     """
     from peft import get_peft_model_state_dict
 
@@ -115,9 +115,9 @@ async def greedy_answers(
 
 
 def compare(answers: Sequence[GreedyAnswer], engine: Engine, dtype: torch.dtype) -> ParityReport:
-    """Compare with `engine`'s answers to the same prompts. dtype: of the weights, which sets the tolerance (ROUNDING).
+    """Compare with `engine`'s answers to the same prompts. dtype: of the weights; it determines the tolerance (ROUNDING).
 
-    Raises: ParityError when an answer differs other than by a tie, or the log-probabilities' mean difference is too large.
+    Raises: ParityError when an answer differs and is not a tie, or the log-probabilities' mean difference is too large.
     """
     rounding = ROUNDING[dtype]
     pairs = [(answer, engine(answer)) for answer in answers]
@@ -145,7 +145,7 @@ def compare(answers: Sequence[GreedyAnswer], engine: Engine, dtype: torch.dtype)
 def torch_engine(model: torch.nn.Module) -> Engine:
     """Make an engine from a transformers or PEFT model: one forward pass over prompt and answer.
 
-    Its greedy answer equals the checkpoint's exactly when its most likely token at each position is the answer's.
+    Its greedy answer equals the checkpoint's if and only if each token of the answer is its most likely one there.
     """
 
     @torch.inference_mode()

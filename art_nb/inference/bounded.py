@@ -7,7 +7,7 @@ V = TypeVar("V")
 
 
 class BoundedDict(dict[K, V]):
-    """Drops the oldest entry when `d[key] = value` makes it larger than `max_entries`."""
+    """A dict that drops its oldest entry when `d[key] = value` makes it larger than `max_entries`."""
 
     def __init__(self, max_entries: int) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
 """KV cache of many conversations, kept across turns. Depends on torch, numpy and transformers only.
 
-Each conversation owns a slot. A forward takes the new tokens of several slots, packed into one row without padding, and
-each token attends to its own slot. A turn therefore costs only its new tokens, and the last layer computes attention only
-for the tokens whose logits are needed. Works with transformers' causal LMs whose layers all use full or sliding-window
+Each conversation occupies a slot. A forward takes the new tokens of several slots, packed into one row without padding, and
+each token attends to its own slot only. A turn therefore computes only its new tokens. The last layer computes attention
+only for the tokens whose logits are needed. Works with transformers' causal LMs whose layers all use full or sliding-window
 attention (see `training.policy.load_policy`).
 """
 
@@ -17,13 +17,13 @@ from transformers.cache_utils import Cache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 ATTENTION = "art_nb_slots"
-MIN_PADDED_SIZE = 16  # new tokens per slot up to which slots share a padded call; decoding has at most MAX_SPECULATED + 1
-MAX_SCORES = 2**26  # of a padded call, for one head
-MAX_MASKED = 8  # new tokens per slot up to which one masked call for unequal slots is faster than a call per slot
+MIN_PADDED_SIZE = 16  # new tokens per slot in the smallest class of padded calls; decoding has at most MAX_SPECULATED + 1
+MAX_SCORES = 2**26  # attention scores per head in a padded call of several slots
+MAX_MASKED = 8  # new tokens per slot up to which one masked call for slots of unequal length beats a call per slot
 
 
 def slot_attention(module, query, key, value, attention_mask, slot_cache=None, **options):
-    """Attention function for transformers' models. Without `slot_cache`, an argument of the model's forward, it is SDPA."""
+    """Attend with the forward's argument `slot_cache`; without one, use SDPA. Raises: ValueError: sinks or soft-capping."""
     if slot_cache is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     if ignored := [name for name in ("s_aux", "softcap") if options.get(name) is not None]:
@@ -39,7 +39,7 @@ AttentionInterface.register(ATTENTION, slot_attention)
 class SlotGroup:
     """Adjacent slots `first` to `last` that share one attention call, each with `new` query tokens.
 
-    begin: index of the first query token in the packed row; ends: tokens in each slot, the new ones included.
+    begin: index of the first query token among the packed queries; ends: tokens in each slot, the new ones included.
     """
 
     first: int
@@ -50,9 +50,9 @@ class SlotGroup:
     masks: dict[int | None, tuple[int, torch.Tensor | None]] = field(default_factory=dict)
 
     def attend(self, query, keys, values, scaling: float, window: int | None, out: torch.Tensor) -> None:
-        """Attend with the group's queries, and write the results to `out`.
+        """Compute the attention of the group's queries, and write it to `out`.
 
-        query, out: (M, K, H / K, D), of all groups: query heads that share a KV head. keys, values: of all slots.
+        query: (M, K, H / K, D), of all groups; out: (M, K, H / K, Dv). keys, values: of all slots, see `SlotCache`.
         """
         kv_heads, heads = query.shape[1:3]
         start, mask = self.mask(window, heads, query)
@@ -69,7 +69,7 @@ class SlotGroup:
         out[tokens].view(shape).copy_(attended.unflatten(2, (heads, self.new)).permute(0, 3, 1, 2, 4))
 
     def accepts(self, slot: int, new: int, end: int, ragged: bool) -> bool:
-        """Whether `slot` is adjacent, has as many new tokens, and is of equal length (similar length if `ragged`)."""
+        """Whether `slot` follows the last one, has as many new tokens, and has the same length (similar if `ragged`)."""
         if slot != self.last + 1 or new != self.new:
             return False
         low, high = min(end, self.ends[0]), max(end, self.ends[0])
@@ -87,7 +87,7 @@ class SlotGroup:
             if self.new > 1 or low < high:
                 ends = torch.tensor(self.ends if low < high else [high])[:, None, None, None]
                 own = ends - self.new + torch.arange(self.new)[:, None]
-                # Without a window, everything before the new tokens is visible and needs no comparison.
+                # Without a window, all keys before the shortest slot's new tokens are visible and need no comparison.
                 keys = torch.arange(start if window else low - self.new, high)
                 hidden = (keys > own) | (keys <= own - window) if window else keys > own
                 mask = torch.zeros(len(ends), heads, self.new, high - start)
@@ -100,7 +100,7 @@ class SlotGroup:
 class PaddedGroup:
     """Slots in one attention call, padded to equal numbers of new tokens: on a GPU, kernel launches cost more than padding.
 
-    slots, new_counts, ends: one entry per slot, as in `SlotGroup`. tokens: (M,), their query tokens in the packed row.
+    slots, new_counts, ends: one entry per slot, as in `SlotGroup`. tokens: indices of their tokens among the packed queries.
     """
 
     def __init__(self, slots: list[int], new_counts: list[int], ends: list[int], tokens: torch.Tensor, device: torch.device):
@@ -110,7 +110,7 @@ class PaddedGroup:
         self.slots = slice(slots[0], slots[-1] + 1) if adjacent else torch.tensor(slots, device=device)
         rows = torch.arange(len(slots)).repeat_interleave(new), _ranges(torch.zeros_like(new), new), tokens
         self.rows, self.places, self.tokens = (x.to(device) for x in rows)
-        # The position of each query (slots, new). Padding has that of the last one: its outputs are not used.
+        # The position of each query, (slots, new). Padding gets that of the slot's last query; its outputs are not used.
         own = torch.minimum(end - new[:, None] + torch.arange(max(new_counts)), end - 1)
         self.low, self.own = int(own.min()), own.to(device)
         self.masks: dict[int | None, tuple[int, torch.Tensor]] = {}
@@ -179,7 +179,7 @@ class SlotCache(Cache):
         return groups
 
     def _padded_groups(self, slots: list[int], new_counts: list[int], ends: list[int]) -> list[PaddedGroup]:
-        """Group slots by new tokens: up to `MIN_PADDED_SIZE`, up to twice that, and so on; at most `MAX_SCORES` a group."""
+        """Group slots by their number of new tokens: up to `MIN_PADDED_SIZE`, up to twice that, ... See `MAX_SCORES`."""
         begins, by_size, high = np.cumsum([0, *new_counts]), defaultdict[int, list[list[int]]](list), max(ends)
         for i, new in enumerate(new_counts):
             groups = by_size[size := max(MIN_PADDED_SIZE, 1 << (new - 1).bit_length())]
@@ -195,7 +195,7 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, length: int) -> None:
-        """Copy the first `length` tokens of slot `source` to slot `target`."""
+        """Copy the first `length` tokens of slot `source` to slot `target`, which then has that length."""
         for buffers in self.buffers.values():
             for i, buffer in enumerate(buffers):
                 buffers[i] = self._grown(buffer, target + 1, length)
@@ -207,7 +207,7 @@ class SlotCache(Cache):
         return key_states, value_states
 
     def attend(self, layer: int, query, key, value, scaling: float, window: int | None = None) -> torch.Tensor:
-        """Store the new keys and values, and attend.
+        """Store the new keys and values, and compute attention.
 
         query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv). In the
         last layer, tokens without logits get zeros.
@@ -226,9 +226,9 @@ class SlotCache(Cache):
 
     @staticmethod
     def _attend(groups: Sequence[SlotGroup | PaddedGroup], query, keys, values, scaling, window, out) -> torch.Tensor:
-        """Attend group by group, and write to `out`: (M, H, Dv). query: (M, H, D), ordered by group."""
+        """Compute attention group by group into `out`, (M, H, Dv), and return it. query: (M, H, D), in slot order."""
         kv_heads, heads = keys.shape[1], query.shape[1] // keys.shape[1]
-        # Query heads that share a KV head become further queries of it, so keys and values are not copied.
+        # Query heads that share a KV head become further queries of that head, so keys and values are not repeated.
         query, out = (x.unflatten(1, (kv_heads, heads)) for x in (query, out))
         for group in groups:
             group.attend(query, keys, values, scaling, window, out)
@@ -244,16 +244,16 @@ class SlotCache(Cache):
 
     @property
     def allocated(self) -> int:
-        """The number of slots that have memory."""
+        """The number of slots with allocated memory."""
         return max((buffers[0].shape[0] for buffers in self.buffers.values()), default=0)
 
     @property
     def capacity(self) -> int:
-        """The number of tokens per slot that have memory."""
+        """The number of tokens per slot that the allocated memory can hold."""
         return max((buffers[0].shape[2] for buffers in self.buffers.values()), default=0)
 
     def trim(self, rows: int, capacity: int) -> None:
-        """Free the memory of the slots from `rows` on and of the tokens from `capacity` on, which are not needed."""
+        """Keep the first `rows` slots and the first `capacity` tokens of each, and free the memory of the rest."""
         kept = self.buffers.items() if rows else ()
         self.buffers = {layer: [buffer[:rows, :, :capacity].clone() for buffer in buffers] for layer, buffers in kept}
 

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 TOOL_START, TOOL_END = "<tool_call>", "</tool_call>"
 TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-# Parameters that concern accounts, storage and transport. They do not affect the answer.
+# Parameters for accounts, storage and transport, which do not affect the answer.
 IGNORED = {"extra_headers", "extra_query", "user", "store", "metadata", "service_tier", "safety_identifier"}
 SAMPLING_FIELDS = {"prompt_token_ids", "token_ids", "token_logprobs", "token_texts", "policy"}  # see `SampledChoice`
 URL = "http://in-process.invalid/v1/chat/completions"
@@ -23,7 +23,7 @@ URL = "http://in-process.invalid/v1/chat/completions"
 class RequestError(openai.BadRequestError, ValueError):
     """An invalid request. The message names the parameter, what was expected, and what to do.
 
-    It is the error that the `openai` client raises when a server answers with status 400.
+    A subclass of the error that the `openai` client raises when a server answers with status 400.
     """
 
     def __init__(self, message: str):
@@ -62,12 +62,11 @@ STRINGS = "a non-empty string or a list of them"
 
 
 class ChatOptions(BaseModel):
-    """The parameters of a request without its messages; names and defaults are the API's.
+    """The parameters of a request without its messages; names are the API's, and vLLM's `chat_template_kwargs`.
 
-    Each description completes the error message "<name> is <value>: expected ...".
-
-    tools: None if there are none or `tool_choice` is "none". response_format: the JSON schema that it requires of the
-    content, None for any text.
+    Each description completes the error message "<name> is <value>: expected ...". After validation, max_tokens is that or
+    else max_completion_tokens; tools is None if there are none or `tool_choice` is "none"; response_format is the JSON
+    schema of the content, None for any text.
     """
 
     model_config = ConfigDict(strict=True)
@@ -94,7 +93,7 @@ class ChatOptions(BaseModel):
 
     @property
     def function(self) -> str | None:
-        """The only function that may be called."""
+        """The name of the only function that may be called; None: any."""
         return self.tool_choice["function"]["name"] if isinstance(self.tool_choice, dict) else None
 
     @property
@@ -127,10 +126,10 @@ class ChatOptions(BaseModel):
 
 
 def parse_options(parameters: dict[str, Any]) -> ChatOptions:
-    """Validate the parameters of a request; None and openai's "not given" count as missing.
+    """Validate the parameters of a request. None and openai's "not given" count as missing; `extra_body` is merged.
 
     Raises:
-        RequestError: a parameter is unknown, of the wrong type or out of range.
+        RequestError: a parameter is unknown, of the wrong type, out of range or in conflict with another one.
     """
     given = {k: v for k, v in parameters.items() if v is not None and type(v).__name__ not in ("NotGiven", "Omit")}
     extra = given.pop("extra_body", {})
@@ -152,7 +151,7 @@ def parse_options(parameters: dict[str, Any]) -> ChatOptions:
 
 
 class SampledChoice(Protocol):
-    """The fields that only our sampler's choices have.
+    """The fields that a `Sampler` adds to each choice.
 
     token_logprobs: natural log at temperature 1 over the whole vocabulary; token_texts: each token decoded alone.
     """
@@ -165,15 +164,16 @@ class SampledChoice(Protocol):
 
 
 def is_sampled(choice: Choice) -> TypeGuard[SampledChoice]:
-    """Whether the choice has its token ids, the prompt's, and log-probabilities (a choice from vLLM has at most its ids)."""
+    """Return whether the choice has token_ids, prompt_token_ids and token_logprobs; vLLM's own have at most the first."""
     fields = "prompt_token_ids", "token_logprobs"
     return bool(getattr(choice, "token_ids", None)) and all(hasattr(choice, name) for name in fields)
 
 
 def parse_tool_calls(text: str) -> tuple[list[dict], str]:
-    """Split off tool calls in Hermes' and Qwen's format, <tool_call>{"name": ..., "arguments": {...}}</tool_call>.
+    """Parse tool calls in Hermes' and Qwen's format, <tool_call>{"name": ..., "arguments": {...}}</tool_call>.
 
-    Trailing whitespace of the remaining text is removed. If a call is malformed, the whole text is returned unchanged.
+    Returns the calls in OpenAI's format, and the rest of the text without trailing whitespace. If there is no call or one is
+    malformed, returns [] and the unchanged text.
     """
     calls: list[dict[str, Any]] = []
     for match in TOOL_CALL.finditer(text):

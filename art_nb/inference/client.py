@@ -48,9 +48,9 @@ class _InProcess:
         self.chat.completions.create = self._create  # type: ignore[attr-defined]
 
     def copy(self, **options: Any) -> Self:
-        """Return the same client with another timeout or max_retries. Other options have no effect in process.
+        """Return a copy with another timeout or max_retries. Other options have no effect in process.
 
-        Raises: RequestError for a base_url or an http_client, which would require a client that uses the network.
+        Raises: RequestError for a base_url, websocket_base_url or http_client: they require a client that uses the network.
         """
         given = {name: value for name, value in options.items() if not isinstance(value, NotGiven | Omit)}
         for name in ("base_url", "websocket_base_url", "http_client"):
@@ -62,7 +62,7 @@ class _InProcess:
     with_options = copy
 
     def _models_page(self, page: Any, options: Any) -> Any:
-        """Return openai's page of models if they are requested, else None. Raises: RequestError for other endpoints."""
+        """Return openai's page of models for /models, None for /chat/completions. Raises: RequestError for any other URL."""
         if options.url not in ("/models", "/chat/completions"):
             raise RequestError(f"{options.url}: in process there are only chat completions and the list of models")
         models = [Model(id=name, created=0, object="model", owned_by="art_nb") for name in self._names()]
@@ -73,11 +73,11 @@ class InProcessClient(_InProcess, AsyncOpenAI):
     """`openai.AsyncOpenAI` whose chat completions come from `create(**parameters)`, whole or in chunks.
 
     names: returns the model names for `client.models.list()`.
-    loop: the event loop in which the client returned by `blocking()` calls `create`.
+    loop: the event loop in which the client returned by `blocking()` calls `create` (see `run_blocking`).
     options: `timeout` and `max_retries` as OpenAI documents them, except that there is no timeout by default and a retry
         starts at once; `http_client`, to share one.
 
-    Raises: RequestError for all other endpoints.
+    Raises: RequestError for endpoints other than chat completions and the list of models.
     """
 
     async def _create(self, *, timeout: Any = not_given, **parameters: Any) -> Any:
@@ -92,7 +92,7 @@ class InProcessClient(_InProcess, AsyncOpenAI):
         return self._models_page(cast_to, options) or _parsed(options, await self._create(**_parameters(options)))
 
     def blocking(self) -> OpenAI:
-        """Return the same client for code that does not await."""
+        """Return the synchronous counterpart of this client."""
         kept = {"timeout": self.timeout, "max_retries": self.max_retries}
         return BlockingClient(self._answer, self._names, self._loop, **kept)
 
@@ -168,7 +168,7 @@ async def time_limit(seconds: float | None) -> AsyncIterator[None]:
 async def create_with_retries(
     create: Create, parameters: dict[str, Any], seconds: float | None, retries: int
 ) -> ChatCompletion | Chunks:
-    """Call `create_recorded`, and again up to `retries` times when it takes longer than `seconds`."""
+    """Call `create_recorded`. After `seconds` cancel it and retry, up to `retries` times; then raise APITimeoutError."""
     while True:
         try:
             async with time_limit(seconds):

@@ -1,6 +1,6 @@
-"""Constrained decoding: which tokens may come next when a request requires JSON that fits a schema, or a tool call.
+"""Constrained decoding: the tokens that may come next when a request requires JSON that fits a schema, or a tool call.
 
-llguidance compiles and follows the grammars. The JSON schema features that it supports:
+llguidance compiles the grammars and computes the allowed tokens. It supports these JSON schema features:
 https://github.com/guidance-ai/llguidance/blob/main/docs/json_schema.md. Tool calls have the format that
 `chat.parse_tool_calls` reads.
 """
@@ -14,12 +14,12 @@ import torch
 from art_nb.inference.chat import TOOL_END, TOOL_START, ChatOptions, RequestError
 from art_nb.inference.vocabulary import Vocabulary
 
-# One space, or a new line and its indentation. With more, a model that never saw JSON would write whitespace without end.
+# One space, or a new line and its indentation. Without a limit, a model that never saw JSON may sample whitespace forever.
 WHITESPACE = {"whitespace_pattern": r" |\n {0,16}"}
 
 
 class Constraint:
-    """The grammar of one answer, and how far the answer has followed it. matcher: llguidance's."""
+    """The state of one answer's grammar. matcher: an `llguidance.LLMatcher`."""
 
     def __init__(self, matcher: Any):
         self._matcher = matcher
@@ -45,12 +45,12 @@ class Constraints:
         self._compiled = lru_cache(64)(self._compile)
 
     def for_options(self, options: ChatOptions) -> Constraint | None:
-        """Return the constraint of an answer; None if there is none. Raises: RequestError for an unsupported schema."""
+        """Return a new constraint for one answer; None if there is none. Raises: RequestError for an unsupported schema."""
         grammar = self._grammar(options)
         return None if grammar is None else Constraint(self._compiled(grammar).deep_copy())
 
     def _grammar(self, options: ChatOptions) -> str | None:
-        """The constraint in llguidance's variant of Lark; None if there is none."""
+        """Return the constraint in llguidance's variant of Lark; None if there is none."""
         rules, starts = ['NEWLINE: "\\n"'], []
         if not options.must_call:
             if options.response_format is None:
@@ -66,14 +66,14 @@ class Constraints:
         return "\n".join([f"start: {' | '.join(starts)}", *rules])
 
     def _call(self, i: int, function: dict[str, Any]) -> str:
-        """The rules of a call to this function. Its schema has a rule of its own, because `$ref` is relative to its root."""
+        """Return the rules of a call to a function. Its schema has its own rule: `$ref` is relative to the schema's root."""
         begin = json.dumps(f'{{"name": {json.dumps(function["name"])}, "arguments": ')
         body = f'NEWLINE? {begin} arguments_{i} "}}" NEWLINE?'
         arguments = {"type": "object", **(function.get("parameters") or {})}
         return f"call_{i}: {self._tag(TOOL_START)} {body} {self._tag(TOOL_END)}\narguments_{i}: {_json(arguments)}"
 
     def _tag(self, tag: str) -> str:
-        """A tag as the tokenizer encodes it: as one token if there is one for it, else as text."""
+        """Return the grammar's symbol for a tag: its token if the tokenizer encodes it as one, else its text."""
         ids = self._vocabulary.tokenizer.encode(tag, add_special_tokens=False)
         return f"<[{ids[0]}]>" if len(ids) == 1 else json.dumps(tag)
 

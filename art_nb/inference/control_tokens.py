@@ -1,6 +1,6 @@
-"""Control tokens, which only a chat template may write, and token ids of texts that may contain their look-alikes.
+"""Control tokens: only a chat template can write them; their text in a message is encoded as ordinary text.
 
-While a prompt is built, each control token is represented by a secret placeholder, and a text that contains one is refused.
+While a prompt is built, a secret placeholder represents each control token; a message that contains the secret is rejected.
 A second tokenizer with the same ids knows control tokens by their placeholders only: `<|im_end|>` is ordinary text to it.
 """
 
@@ -49,7 +49,7 @@ class ControlTokens:
         return self._placeholders.get(text, text)
 
     def _literal(self, text: str) -> TaintedStr:
-        """Mark a string literal of a template as the template's."""
+        """Return a string literal of a template, with all its characters marked as the template's."""
         made = TaintedStr(text, b"\1" * len(text))
         made.has_control = bool(self._any.search(text))
         return made
@@ -95,7 +95,7 @@ _KNOWN: WeakKeyDictionary[Any, ControlTokens] = WeakKeyDictionary()
 
 
 def control_tokens(tokenizer) -> ControlTokens:
-    """Return the control tokens of a tokenizer, cached, because a large vocabulary takes a second."""
+    """Return the control tokens of a tokenizer, cached until its size changes: a large vocabulary takes a second."""
     known = _KNOWN.get(tokenizer)
     if known is None or known.size != len(tokenizer):
         known = _KNOWN[tokenizer] = ControlTokens(tokenizer)

@@ -1,4 +1,4 @@
-"""OpenAI clients over HTTP that record each answer in the trajectory that is being recorded."""
+"""OpenAI clients over HTTP that add each answer to the current recording, see `trajectories.recording`."""
 
 import json
 from typing import Any
@@ -21,13 +21,13 @@ def http_client(base_url: str, api_key: str) -> AsyncOpenAI:
 
 
 def blocking_http_client(base_url: str, api_key: str) -> OpenAI:
-    """Return an `openai.OpenAI` that records its answers."""
+    """Return an `openai.OpenAI` that records its answers as `http_client` does."""
     http = DefaultHttpxClient(event_hooks={"response": [_record_blocking]}, timeout=TIMEOUT)
     return OpenAI(base_url=base_url, api_key=api_key, timeout=TIMEOUT, http_client=http)
 
 
 async def record_response(response: httpx.Response) -> None:
-    """Record a successful chat completion. A hook for httpx's `event_hooks`."""
+    """Add the first choice of a successful chat completion to the current recording, if any. For httpx's `event_hooks`."""
     if _is_recorded(response):
         await response.aread()
         _record(response)
@@ -52,17 +52,18 @@ def _record(response: httpx.Response) -> None:
 
 
 def _streamed(events: str) -> list[dict[str, Any]]:
-    """Assemble the first choice, if any, of a stream of server-sent events, with our sampler's additional fields."""
+    """Return a list with the first choice of server-sent events, if complete, including our sampler's additional fields."""
     from openai.lib.streaming.chat import ChatCompletionStreamState  # `import openai` does not import it
 
     state = ChatCompletionStreamState()
     sampling: dict[str, Any] | None = None
-    for line in events.split("\n"):  # `splitlines` splits inside texts, too, for example at U+2028
+    for line in events.split("\n"):  # `splitlines` would also split inside texts, for example at U+2028
         data = line.removeprefix("data:").strip()
         if line.startswith("data:") and data != "[DONE]":
             chunk = json.loads(data)
-            for choice in chunk.get("choices") or ():  # an error, which the client raises, has none
+            for choice in chunk.get("choices") or ():  # an error event, which the client raises, has no choices
                 if choice["index"] == 0:
                     state.handle_chunk(ChatCompletionChunk.construct(**{**chunk, "choices": [choice]}))
                     sampling = (sampling or {}) | {name: choice[name] for name in SAMPLING_FIELDS & choice.keys()}
-    return [] if sampling is None else [{**state.current_completion_snapshot.choices[0].to_dict(), **sampling}]
+    found = [] if sampling is None else [{**state.current_completion_snapshot.choices[0].to_dict(), **sampling}]
+    return [choice for choice in found if choice.get("finish_reason")]

@@ -9,10 +9,9 @@ ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
 def normalize(messages: Any) -> list[dict]:
-    """Return the messages as dicts with text as content.
+    """Return the messages as dicts with text as content. Those that have this form already are not copied.
 
-    Raises:
-        RequestError: there are none, or one is malformed or has an unknown role.
+    Raises: RequestError when there are none, or one is malformed or has an unknown role.
     """
     if not isinstance(messages, list | tuple) or not messages:
         raise RequestError(f"messages is {messages!r}: expected a list with at least one message")
@@ -51,13 +50,13 @@ def _normalize_one(message: Any, where: str) -> dict:
 
 
 def with_parsed_arguments(message: dict) -> dict:
-    """Copy a message with the arguments of tool calls as objects, as chat templates expect. The API has them as strings."""
+    """Copy a message, with its tool calls' arguments parsed from JSON strings to objects, as chat templates expect."""
     calls = []
     for call in message.get("tool_calls") or []:
         function = dict(call.get("function", call))
         try:
             function["arguments"] = json.loads(function["arguments"])
         except (TypeError, ValueError, KeyError):
-            pass  # an object already, or invalid
+            pass  # an object already, missing or invalid
         calls.append({**call, "function": function})
     return {**message, "tool_calls": calls} if calls else dict(message)

@@ -1,6 +1,6 @@
-"""A policy to sample from, which is a named set of weights, and many LoRA adapters on one model.
+"""Policies to sample from, which are named sets of weights, and a model with many LoRA adapters.
 
-Does not depend on where weights come from, on slots or on text.
+Does not depend on checkpoints, slots or text.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-# By layer: the matrices (in, rank) and (rank, out), including the scaling.
+# By layer: the matrices (in, rank) and (rank, out); the second includes the scaling.
 Adapter = dict[str, tuple[torch.Tensor, torch.Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
 class NamedPolicy:
-    """A policy under one name. Its weights never change: an update makes another policy.
+    """A policy and its name. Its weights never change: an update creates another policy.
 
-    seed: combined with the seed of every draw; any value with a repr. model: has the call interface of a transformers
-    model. adapter: passed to `model`, a `MultiLoraModel` that policies share; None: `model` is the policy's own.
+    seed: part of the seed of every draw; any value with a repr. model: has the call interface of a transformers model.
+    adapter: passed to `model`, a `MultiLoraModel` that policies share; None: `model` itself has the policy's weights.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """From messages to exact token ids: incremental rendering, and continuing a conversation from its sampled token ids.
 
-The same text has many tokenisations. The ids of every answered conversation are therefore remembered under its text, and a
-prompt that continues it begins with them. All texts here are protected: see `control_tokens`.
+The same text has many tokenisations. The ids of answered conversations are therefore stored, keyed by the text, and a prompt
+that continues such a conversation begins with its ids. All texts here are protected: see `control_tokens`.
 """
 
 import json
@@ -19,10 +19,10 @@ from art_nb.inference.chat_template import CALL, CALLING, RESULT, USER, ChatTemp
 from art_nb.inference.control_tokens import control_tokens
 from art_nb.inference.slots import common_prefix
 
-MAX_CONVERSATIONS = 4096  # that are remembered
-MAX_CONVERSATIONS_PER_TEXT = 1024  # of these with the same text
-MAX_PIECES = 16384  # rendered messages of one template
-MAX_TEMPLATES = 64  # one for each set of tools and arguments
+MAX_CONVERSATIONS = 4096  # distinct texts of answered conversations that are stored
+MAX_CONVERSATIONS_PER_TEXT = 1024  # stored conversations with the same text
+MAX_PIECES = 16384  # cached rendered messages of one template
+MAX_TEMPLATES = 64  # cached templates: one for each set of tools and arguments
 SYSTEM, ANSWER = {"role": "system", "content": "b"}, {"role": "assistant", "content": "c"}
 OTHER_CALLING = {**CALLING, "tool_calls": [{**CALL, "id": "call_5678"}]}
 OTHER_RESULT = {**RESULT, "tool_call_id": "call_5678"}
@@ -44,7 +44,7 @@ class IncrementalTemplate(ChatTemplate):
     """A chat template that renders only new messages, if it renders each message independently of the others.
 
     Whether it does is tested on `PROBES`. Consecutive tool messages count as one, because many templates frame them
-    together. A template that copies all `CONTENTS` unchanged is not run again for other contents.
+    together. For user and tool messages whose content the template copies unchanged, like all `CONTENTS`, it runs once.
     """
 
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
@@ -68,19 +68,19 @@ class IncrementalTemplate(ChatTemplate):
         return same
 
     def prompt(self, messages: list[dict]) -> str:
-        """Return the messages with the generation prompt. Raises: RequestError, as `render`."""
+        """Return the text of the messages and the generation prompt. Raises: RequestError, as `render`."""
         if not self.by_message:
             return self.render(messages)
         return self._in_pieces(messages)
 
     def answered(self, prompt: str, messages: list[dict], answer: dict) -> str:
-        """Return the text of a conversation with the answer to its prompt."""
+        """Return the text of the messages and the answer. prompt: what `prompt` returned for the messages."""
         if self.by_message:
             return prompt.removesuffix(self.generation_prompt) + self._piece([answer])
         return self.render([*messages, answer], add_generation_prompt=False)
 
     def turn(self, messages: list[dict]) -> tuple[list[int], list[int]]:
-        """Return the ids of the prompt, and of the answer that ends it. Raises: RequestError for a call that is dropped."""
+        """Return the ids of the prompt and of its answer, the last message. Raises: RequestError if a call is dropped."""
         *before, last = messages
         prompt, encode = self.prompt(before), self.control.ids
         whole, ids = self.answered(prompt, before, last), encode(prompt)
@@ -101,7 +101,7 @@ class IncrementalTemplate(ChatTemplate):
 
     @cached_property
     def _ends(self) -> list[int]:
-        """The tokens that end an answer: the control token that the template writes after it, if any; the tokenizer's."""
+        """The tokens that end an answer: the control token that the template writes after it, if any, then the EOS token."""
         whole = self.render([USER, {**ANSWER, "content": CONTENTS[0]}], add_generation_prompt=False)
         after = self.control.ids("".join(whole.partition(CONTENTS[0])[2].split()[:1]))
         return [i for i in after[-1:] if i in self._tokenizer.added_tokens_decoder] + [self._tokenizer.eos_token_id]
@@ -126,14 +126,14 @@ class IncrementalTemplate(ChatTemplate):
         return self.render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
 
     def _frame(self, message: dict, first: bool) -> tuple[str, str] | None:
-        """Return the template's text before and after a user's or tool's content; None if it changes the content."""
+        """Return the template's text before and after an unchanged content of a user or tool; None for other messages."""
         role = message["role"]
         if role not in ("user", "tool") or len(message) != 2 and (self._shows_ids or "tool_call_id" not in message):
             return None
         key = role, len(message), first
         if key not in self._frames:
             self._frames[key] = None
-            with suppress(RequestError):  # it refuses one of the contents, or the role
+            with suppress(RequestError):  # the template refuses one of the contents, or the role
                 texts = {content: self._rendered([{**message, "content": content}], first) for content in CONTENTS}
                 before, _, after = texts[CONTENTS[0]].partition(CONTENTS[0])
                 if all(text == before + content + after for content, text in texts.items()):
@@ -141,7 +141,7 @@ class IncrementalTemplate(ChatTemplate):
         return self._frames[key]
 
     def _key(self, message: dict) -> Any:
-        """Return the fields that the template shows. Ids of tool calls are always new, and few templates show them."""
+        """Return a cache key. Leaves out ids of tool calls, which are always new, if the template does not show them."""
         if len(message) == 2:
             return message["role"], message["content"]
         if len(message) == 3 and not self._shows_ids:
@@ -171,7 +171,7 @@ class AnsweredConversation:
 
 
 class PromptEncoder:
-    """Encodes prompts, and remembers the token ids of answered conversations.
+    """Encodes prompts, and stores the token ids of answered conversations.
 
     tokenizer: with a chat template; ends: the texts of the tokens that end an answer.
     """
@@ -185,7 +185,7 @@ class PromptEncoder:
         self._answered: dict[str, list[AnsweredConversation]] = {}
 
     def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> IncrementalTemplate:
-        """Return the chat template with these tools and arguments. Raises: RequestError when they are not JSON."""
+        """Return the chat template with these tools and arguments. Raises: RequestError for invalid ones."""
         try:
             key = json.dumps([tools, arguments])  # a template shows the order of keys
         except (TypeError, ValueError) as error:
@@ -195,9 +195,9 @@ class PromptEncoder:
         return self._templates[key]
 
     def encode(self, prompt: str) -> tuple[list[int], AnsweredConversation | None]:
-        """Return the prompt's token ids, and the answered conversation that it continues.
+        """Return the prompt's token ids, and the answered conversation that it continues, None if there is none.
 
-        Of several conversations with the same text, it is the first of those that were continued least often.
+        Of several such conversations, returns the one with the longest text; if tied, the first of those continued least.
         """
         cut = len(prompt)
         while (cut := max(prompt.rfind(end, 0, cut) for end in self._ends)) >= 0:
@@ -208,9 +208,9 @@ class PromptEncoder:
         return self._encode(prompt), None
 
     def remember(self, prompt: str, text: str, ids: list[int], slot: int) -> None:
-        """Remember an answered conversation, unless the template changed the prompt once it was answered.
+        """Store an answered conversation, unless the template renders its prompt differently when an answer follows.
 
-        prompt: its text before the answer; text: with the answer; ids: its tokens without the answer's end token.
+        prompt: its text before the answer; text: with the answer; ids: its tokens without the end token; slot: of the cache.
         """
         cut = max(text.rfind(end) for end in self._ends)
         if cut >= 0 and text.startswith(prompt):

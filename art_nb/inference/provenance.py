@@ -1,6 +1,6 @@
-"""Taint tracking for chat templates: which characters the template wrote, and which come from its input.
+"""Taint tracking for chat templates: tells the characters that the template wrote from those of its input.
 
-A template runs unchanged, but each string literal in it is a `TaintedStr`, and the operations on these keep track of the
+A template's source is not changed, but each string literal in it becomes a `TaintedStr`, whose operations keep track of the
 template's characters. Everything else counts as input, including the result of an operation that is not tracked.
 """
 
@@ -15,10 +15,10 @@ from jinja2.compiler import CodeGenerator, Frame
 
 
 class TaintedStr(str):
-    """A string with the origin of each character: `mask` has one byte per character, 1: a template's, 2: the assistant's.
+    """A string with the origin of each character. mask: a byte per character, 1: template, 2: assistant message, 0: other.
 
-    has_control: whether it contains the text of a control token. A search for such a string is a search for the token,
-    which other input cannot contain. It therefore looks only at characters with a mask other than 0.
+    has_control: whether it is a literal with the text of a control token. A search for such a literal is a search for the
+    token, so it ignores characters with mask 0, which cannot be part of a token.
     """
 
     mask: bytes
@@ -78,7 +78,7 @@ def add(*parts: Any) -> Any:
 
 
 class _TaintingGenerator(CodeGenerator):
-    """Generates code in which string literals are `environment.literal` calls."""
+    """Generates code that passes string literals to `environment.literal` and concatenates with `join` and `add`."""
 
     def visit_Const(self, node: nodes.Const, frame: Frame) -> None:
         if isinstance(node.value, str):
@@ -107,7 +107,7 @@ class _TaintingGenerator(CodeGenerator):
 
 
 def compile_template(source: str, literal: Callable[[str], TaintedStr]) -> jinja2.Template:
-    """Compile a template in transformers' sandbox; `render` returns a `TaintedStr`. literal: converts its literals."""
+    """Compile a template in transformers' sandbox; `render` returns a `TaintedStr`. literal: converts a string literal."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     # Unoptimised: constant folding would put whole tables of strings into the code, without conversion.

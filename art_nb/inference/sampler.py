@@ -1,7 +1,7 @@
 """Sampling of chat completions for agents: from a request in OpenAI's format to its completion.
 
-Every request names the policy that answers it. Policies that share a model share its forward passes, and keys and values are
-kept across turns. A request's draws are seeded by the policy, the prompt and how many times this prompt was sampled
+Requests to policies that share a model are decoded in the same forward passes, and the KV cache is kept across turns. A
+request's draws are seeded by the seeds of policy and request, the prompt, and how many times this prompt was sampled
 before, so the same run gives the same rollouts.
 """
 
@@ -23,11 +23,11 @@ from art_nb.inference.prompts import PromptEncoder
 from art_nb.inference.streaming import Chunks, build_completion
 from art_nb.inference.vocabulary import Vocabulary
 
-MAX_PROMPTS = 100_000  # whose repetitions are counted
+MAX_PROMPTS = 100_000  # prompts per policy whose repetitions are counted
 
 
 class RequestKeys:
-    """Keys of the requests to one policy, which seed their draws. A repeated prompt gets a new key."""
+    """Issues the keys that seed the draws of requests to one policy. A repeated prompt without a seed gets a new key."""
 
     def __init__(self) -> None:
         self._counts = BoundedDict[str, int](MAX_PROMPTS)
@@ -35,8 +35,8 @@ class RequestKeys:
     def issue(self, policy_seed: object, seed: int | None, prompt: str, occurrence: int | None, min_occurrence: int) -> str:
         """Return the key of a request, and count its prompt.
 
-        seed: the request's own; with one, the key is always the same.
-        occurrence: how many times the prompt was sampled before, if the caller counts; min_occurrence: a lower bound.
+        seed: the request's own; with one, a prompt always gets the same key.
+        occurrence: how many times the prompt was sampled before; None: counted here, but at least `min_occurrence`.
         """
         words = f"{policy_seed!r} {seed} {prompt}".encode(errors="surrogatepass")
         digest = hashlib.blake2b(words, digest_size=12).hexdigest()
@@ -55,15 +55,15 @@ class Sampler:
         model: a transformers causal LM whose attention implementation is `cache.ATTENTION`. It answers requests without a
             policy; the policies of other requests have its architecture.
         tokenizer: its tokenizer, with a chat template.
-        slots: number of conversations that are decoded and cached at a time; further requests wait.
+        slots: number of completions decoded at a time, each in a KV cache slot that keeps its conversation; others wait.
         seed: seeds the draws of requests without a policy; any value with a repr.
-        decoder: completes the generations and counts them; default: this process, on `model`.
+        decoder: completes the generations and counts their tokens; None: a `BatchDecoder`, in this process.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, slots: int = 128, seed: object = 0, decoder: Decoder | None = None):
         self.model, self.tokenizer, self.seed = model.eval(), tokenizer, seed
         self.context, rope = model.config.max_position_embeddings, getattr(model.config, "rope_parameters", None) or {}
-        if rope.get("rope_type") == "longrope":  # one longer conversation changes the positions of all in the forward
+        if rope.get("rope_type") == "longrope":  # one longer conversation changes the rotary frequencies of the batch
             self.context = min(self.context, rope["original_max_position_embeddings"])
         ends = model.generation_config.eos_token_id
         ends = ends if isinstance(ends, list) else [ends]
@@ -97,11 +97,11 @@ class Sampler:
         of the unconstrained policy: in training, a token that is unlikely without the constraint gets a large gradient.
 
         occurrence: how many times this prompt was sampled before, for callers that count over several samplers.
-        min_occurrence: a lower bound for it, for clients that outlive a restart of this sampler.
+        min_occurrence: a lower bound for the count, for clients that outlive a restart of this sampler.
         client: see `Generation`.
 
-        Raises:
-            RequestError: a parameter is out of range or unknown, or the conversation does not fit the context.
+        Raises: RequestError when a parameter or message is invalid or the conversation exceeds the context; RuntimeError
+            while another event loop uses the sampler; any exception of the forward pass.
         """
         options, messages = parse_options(parameters), normalize(messages)
         policy = policy or NamedPolicy("", self.seed, self.model)

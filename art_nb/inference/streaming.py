@@ -1,4 +1,4 @@
-"""Answers in OpenAI's format: whole, in chunks while they are sampled, and chunks as server-sent events.
+"""Answers in OpenAI's format: whole, or in chunks while they are sampled, also as server-sent events.
 
 A chunk that was sent cannot be changed. Text is therefore held back while further tokens could change it: an incomplete
 character, or the beginning of a stop string or of a tool call. The chunks add up to exactly the whole answer.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # its module imports torch, which a client does not need
 
 
 def build_completion(key: str, options: ChatOptions, generations: list[Generation]) -> ChatCompletion:
-    """Build the completion of one request. key: unique to the request, part of all ids."""
+    """Build the completion of one request. key: from `RequestKeys`; part of the completion's and its tool calls' ids."""
     prompt, sampled = len(generations[0].prompt), sum(len(generation.tokens) for generation in generations)
     return ChatCompletion(
         **build_header(key, options),
@@ -64,12 +64,12 @@ def build_choice(key: str, index: int, generation: Generation) -> Choice:
 class Chunks:
     """Asynchronous iterator over the chunks of one request; `aclose()` cancels the rest.
 
-    Each chunk is the JSON of OpenAI's ChatCompletionChunk as a dict, and holds everything sampled since the one before.
+    Each chunk is a dict in the form of OpenAI's ChatCompletionChunk, with the new text of one choice.
 
     generations: one per choice; key, options: see `build_completion`; complete: builds the completion at the end.
-    on_completion: called with the completion before the last chunk of its last choice.
-    min_interval: returns the minimum number of seconds between two chunks with text. The first text and the end of an
-        answer are sent at once.
+    on_completion: called with the completion when the last choice has ended, before its remaining chunks.
+    min_interval: returns the minimum number of seconds from a chunk to the next one that new tokens cause. The first text
+        and the end of a choice are sent at once, with any new text of the other choices.
     """
 
     on_completion: Callable[[ChatCompletion], None] | None = None
@@ -98,7 +98,7 @@ class Chunks:
         for generation in self._generations:
             generation.cancel()
         self._new.set()
-        if not self._chunks.ag_running:  # type: ignore[attr-defined]  # else another task is reading: it ends by itself
+        if not self._chunks.ag_running:  # type: ignore[attr-defined]  # else another task is reading: its iteration ends
             await self._chunks.aclose()
 
     def _on_done(self, done: asyncio.Future) -> None:
@@ -131,7 +131,7 @@ class Chunks:
                 generation.cancel()
 
     def _next(self, generation: Generation, chunks: ChoiceChunks, left: dict[Generation, ChoiceChunks]) -> Iterator[dict]:
-        """Return the new parts of one choice. Raises: the error that ended its sampling."""
+        """Return the new chunk choices of one choice. Raises: the error that ended its sampling."""
         if not generation.done.done():
             return chunks.more()
         generation.done.result()
@@ -150,7 +150,7 @@ class Chunks:
 
 
 class ChoiceChunks:
-    """Cuts one choice into the choices of chunks. index: the choice's."""
+    """Splits one choice into the choices of chunks, as dicts. index: of the choice."""
 
     def __init__(self, index: int, generation: Generation):
         self.index, self._generation = index, generation
@@ -160,11 +160,11 @@ class ChoiceChunks:
         return self._delta({"role": "assistant", "content": ""})
 
     def more(self) -> Iterator[dict[str, Any]]:
-        """Yield the new parts of a generation in progress."""
+        """Yield the new text of a generation in progress, if any."""
         yield from self._text(stable_prefix(self._generation.content(), self._generation.options))
 
     def last(self, whole: Choice) -> Iterator[dict[str, Any]]:
-        """Yield the rest of a finished generation; `whole` is its choice."""
+        """Yield the rest of a finished generation: text, tool calls, finish reason. whole: its choice."""
         yield from self._text(whole.message.content or "", last=True)
         for i, call in enumerate(whole.message.model_dump()["tool_calls"] or []):
             arguments = call["function"].pop("arguments")
@@ -193,7 +193,7 @@ def stable_prefix(text: str, options: ChatOptions) -> str:
 
 
 def _start_of(mark: str, text: str) -> int:
-    """Return where the mark starts in the text, or may start at its end; else the length of the text."""
+    """Return the index at which the mark starts, or at which its beginning ends the text; else the length of the text."""
     ends = range(max(0, len(text) - len(mark) + 1), len(text))
     found = text.find(mark)
     return found if found >= 0 else next((i for i in ends if mark.startswith(text[i:])), len(text))

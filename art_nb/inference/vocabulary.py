@@ -1,4 +1,4 @@
-"""A tokenizer's vocabulary as text and bytes, and incremental detokenization. Knows nothing about models or requests."""
+"""A tokenizer's vocabulary as text and bytes, and incremental detokenization. Does not depend on models or requests."""
 
 from collections.abc import Iterable
 from functools import cached_property, lru_cache
@@ -12,7 +12,7 @@ MAX_DECODED = 16  # tokens decoded again before the start of decoding moves on
 
 
 class Vocabulary:
-    """Text of the tokens of a fast tokenizer, with control tokens and all spaces.
+    """The text of a fast tokenizer's tokens, including control tokens and leading spaces.
 
     end_tokens: ids of the tokens that end an answer.
     byte_tokens: ids of tokens that are one byte each ("<0x0A>"). A run of them decodes to text if it is valid UTF-8,
@@ -24,7 +24,7 @@ class Vocabulary:
         ids = (self._backend.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
         self.byte_tokens = frozenset(token for token in ids if token is not None)
         self.tool_end = self._backend.token_to_id(TOOL_END)  # None: it has no token of its own
-        first = tokenizer.encode("a", add_special_tokens=False)[-1:]  # some tokenizers remove the space of a first token
+        first = tokenizer.encode("a", add_special_tokens=False)[-1:]  # some tokenizers remove a leading space
         start = len(self.text(first))
         self.token_text = lru_cache(None)(lambda token: self.text([*first, token])[start:])
 
@@ -38,7 +38,7 @@ class Vocabulary:
 
     @cached_property
     def llguidance(self) -> Any:
-        """The tokenizer as llguidance needs it. Building it takes a second for a large vocabulary."""
+        """The tokenizer in llguidance's form. Building it takes a second for a large vocabulary."""
         import llguidance
 
         return llguidance.LLTokenizer(control_tokens(self.tokenizer).as_json(), eos_token=sorted(self.end_tokens))
@@ -55,7 +55,7 @@ class IncrementalText:
     def of(self, tokens: list[int], end: int) -> str:
         """Decode `tokens[:end]`. Tokens may only be appended between calls."""
         text = self._known + self._vocabulary.text(tokens[self._start : end])[self._overlap :]
-        split = text.endswith("\ufffd") or end and tokens[end - 1] in self._vocabulary.byte_tokens  # in a character
+        split = text.endswith("\ufffd") or end and tokens[end - 1] in self._vocabulary.byte_tokens  # mid-character
         if end - self._start > MAX_DECODED and not split:
             self._start = end - OVERLAP
             self._known, self._overlap = text, len(self._vocabulary.text(tokens[self._start : end]))

@@ -1,4 +1,4 @@
-"""`from art_nb.local.backend import LocalBackend`, as some of ART's examples write it."""
+"""`from art_nb.local.backend import LocalBackend`, the import path that some of ART's examples use."""
 
 from art_nb.backends.local import LocalBackend
 

@@ -1,8 +1,8 @@
 """`LangfuseMonitor`: a Langfuse trace per trajectory, with a span and a generation per turn, and the reward as a score.
 
-OpenTelemetry makes the spans, with the Langfuse SDK's attribute names; this module posts them to Langfuse's OTLP endpoint;
-scores go through the SDK's API client. The SDK's own tracer can't be used: its spans start when they are made, after the
-rollouts have ended, and all code in a process that uses the same key shares it.
+OpenTelemetry creates the spans, with the Langfuse SDK's attribute names. This module posts them to Langfuse's OTLP endpoint,
+and sends scores with the SDK's API client. The SDK's own tracer is unsuitable: its spans start at their creation, after the
+rollouts have ended, and all code in the process that uses the same key shares it.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from art_nb.monitoring.monitor import LogEntry, Monitor, ServiceRejected, Servic
 
 CLOUD = "https://cloud.langfuse.com"
 BATCH = 16  # trajectories per request
-TURN_DURATION = 1_000_000  # nanoseconds per turn: the time of a turn is unknown, so this shows only the order
+TURN_DURATION = 1_000_000  # nanoseconds per turn; the real times are unknown, so these show only the order
 
 
 class LangfuseMonitor(Monitor):
-    """Sends every logged trajectory to Langfuse.
+    """Sends logged trajectories to Langfuse.
 
-    The trace is named "{model} {split}" and tagged with split and step; its session is the group. It contains a span for
-    each turn of a model, from the preceding messages to the answer, and inside it a generation: model and checkpoint, the
-    prompt, the answer, tokens. The trace has the rollout's times; those of turns show only their order.
+    A trace is named "{model} {split}" and tagged with split and step; its session is the group. It has a span for each turn
+    of a model, with the messages since the previous turn as input, and inside it a generation: policy, prompt, answer, token
+    counts. The trace has the start and metrics["duration"] of the rollout; the times of turns show only their order.
 
     Args:
         public_key, secret_key: None: LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY.
-        base_url: None: LANGFUSE_BASE_URL or LANGFUSE_HOST, else the public service. Any server that accepts OTLP over HTTP
-            at {base_url}/api/public/otel/v1/traces receives the spans.
-        every: send every n-th trajectory.
-        timeout: seconds per request.
-        patience, backlog: see `Monitor`.
+        base_url: None: LANGFUSE_BASE_URL or LANGFUSE_HOST, else the public service. Spans are sent as OTLP over HTTP to
+            {base_url}/api/public/otel/v1/traces.
+        every: send every n-th trajectory of each entry. timeout: seconds per request. patience, backlog: see `Monitor`.
+
+    Raises: ImportError without the extra; ValueError without keys or for an invalid argument.
     """
 
     service, package = "Langfuse", "langfuse"
@@ -85,7 +85,7 @@ class LangfuseMonitor(Monitor):
 
 @contextmanager
 def _service_errors(url: str) -> Iterator[None]:
-    """Raise ServiceUnavailable or ServiceRejected in place of the clients' own exceptions."""
+    """Raise ServiceUnavailable, ServiceRejected or RuntimeError in place of the clients' own exceptions."""
     from langfuse.api.core import ApiError
 
     try:
@@ -107,7 +107,7 @@ def _check(status: int) -> None:
 
 
 class _Trace:
-    """The spans and the score of one trajectory. Its ids are derived from its place in the run: resending overwrites."""
+    """The spans and the score of one trajectory. Ids are derived from its place in the run, so that resending overwrites."""
 
     def __init__(self, entry: LogEntry, record: dict[str, Any]):
         self.entry, self.record, self.reward = entry, record, float(record["reward"])
@@ -144,7 +144,7 @@ class _Trace:
             "value": self.reward, "dataType": "NUMERIC",
         }  # fmt: skip
 
-    # These three methods implement OpenTelemetry's id generator.
+    # These three methods implement OpenTelemetry's IdGenerator.
     def generate_trace_id(self) -> int:
         return self.id
 
@@ -189,7 +189,7 @@ class _Trace:
         }
 
     def _turn(self, root: Any, name: str, turns: list[dict[str, Any]], preceding: slice) -> None:
-        """Add the span and generation of the turn after the messages `preceding`, those since the model's last turn."""
+        """Add the span and generation of the turn that follows `preceding`, the messages since the model's previous turn."""
         from langfuse import LangfuseOtelSpanAttributes as names
 
         turn = turns[preceding.stop]

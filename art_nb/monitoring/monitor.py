@@ -25,8 +25,8 @@ class LogEntry:
 
     project, model, entity, run: names; entity and run may be None. folder: of the model's files.
     row: as appended to history.jsonl.
-    trajectories: records (`trajectories.records`) with further keys: "started", seconds since 1970; in each turn of a model
-        "model", its name, and "usage", {"input": int, "output": int} tokens, where known.
+    trajectories: records (`trajectories.records`) with further keys: "started", seconds since 1970; in each sampled turn
+        "model", the policy's name or None, and "usage", numbers of tokens: {"input": int, "output": int}, where known.
     checkpoint: the folder of the step's checkpoint, if it is on this machine.
     """
 
@@ -77,8 +77,8 @@ class Monitor(contextlib.AbstractContextManager):
     A thread sends entries from a queue. While the service is unavailable, an entry is retried after 1, 2, 4, ... seconds, at
     most a minute; entries that do not fit into the queue are dropped. Only the first problem is shown, as a warning.
 
-    patience: seconds that `close`, which is called at exit, waits for unsent entries. backlog: size of the queue.
-    sent, lost: number of entries sent and dropped. trouble: the first problem, or None.
+    patience: seconds that `close`, which is called at exit, waits for unsent entries. backlog: size of the queue in entries.
+    sent, lost: numbers of entries sent and dropped. trouble: the first problem, or None.
     """
 
     service = ""  # name for messages
@@ -92,8 +92,8 @@ class Monitor(contextlib.AbstractContextManager):
         self.patience, self.backlog, self.sent, self.lost = patience, backlog, 0, 0
         self.trouble: str | None = None
         self._warned = self._rejected = False
-        self._thread: threading.Thread | None = None  # each thread has its own queue and event: an old one may be stuck
-        self.secrets: list[str] = []  # removed from messages
+        self._thread: threading.Thread | None = None  # each thread has its own queue and event: an old thread may be stuck
+        self.secrets: list[str] = []  # replaced by *** in messages
 
     def submit(self, entry: LogEntry) -> None:
         """Queue an entry for sending; return at once."""
@@ -123,7 +123,7 @@ class Monitor(contextlib.AbstractContextManager):
             with contextlib.suppress(queue.Full):
                 self._waiting.put(None, timeout=self.patience)
             self._thread.join(max(0.0, deadline - time.monotonic()))
-            if self._thread.is_alive():  # stuck in the service: an empty queue lets it end when the service returns
+            if self._thread.is_alive():  # stuck in `send`: an empty queue lets the thread end when `send` returns
                 self.report_trouble(f"it did not take all rows within {self.patience:g} s")
                 with contextlib.suppress(queue.Empty):
                     while True:

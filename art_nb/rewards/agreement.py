@@ -28,7 +28,7 @@ def mean(values: Scores, weights: Scores | None = None, seed: int = 0) -> Estima
     """Return the (weighted) mean of one value per group; None without values.
 
     The interval is the percentile bootstrap over groups, with DRAWS resamples. Source: Efron 1979. It is too narrow for
-    few groups, and for shares near 0 or 1: it knows only the values that were drawn. Equal values give a width of 0.
+    few groups, and for shares near 0 or 1, because it resamples only the observed values: equal ones give a width of 0.
     """
     if not len(values):
         return None
@@ -40,7 +40,7 @@ def mean(values: Scores, weights: Scores | None = None, seed: int = 0) -> Estima
 
 
 def pairs_right(truth: Scores, scores: Scores) -> tuple[float, int]:
-    """Return (share of pairs that `scores` orders as `truth` does, untied pairs of `truth`); a tied score counts half."""
+    """Return (share that `scores` orders alike, number) of the pairs untied in `truth`, or (0.0, 0). A tie counts half."""
     by_truth, by_score = signs(truth), signs(scores)
     differ = by_truth != 0
     number = int(differ.sum()) // 2

@@ -1,6 +1,6 @@
 """Criteria for any tool-calling agent, computed from the conversation alone.
 
-They can't tell a right answer from a wrong one: a task that can do so should register its own criteria (`rubric.register`).
+They cannot tell a right answer from a wrong one: for a task with known answers, register criteria (`rubric.register`).
 """
 
 import json
@@ -79,6 +79,6 @@ def _final_answer(trajectory: Trajectory) -> str:
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return False
     return True

@@ -1,15 +1,15 @@
-"""Parse a judge's answer: all of its scores, or `UnusableAnswer` with the reason. No score is guessed or repaired.
+"""Parse a judge's answer: return all scores, or raise `UnusableAnswer` with the reason. No score is guessed or repaired.
 
 An answer is used only if:
 
-- It is one JSON object, alone or in one Markdown fence, optionally after a reasoning model's thoughts up to `</think>`.
-  Prose is not searched for scores: it may quote a trajectory.
-- No object contains a key twice; NaN and Infinity are not JSON.
+- It is one JSON object, alone or in one Markdown code block, optionally after a model's reasoning that ends in `</think>`.
+  Prose is not searched for scores, because it may quote a trajectory.
+- No object contains a key twice, and no number is NaN or Infinity.
 - `scores` is a list with exactly one entry for each expected id.
 - `trajectory_id` is a string, or an integer (3 counts as "3").
-- `score` is a number from 0 to 1, or a string with such a decimal number and nothing else ("0.8", not "0.8x", "80%" or
-  "8/10"). A score of 7 could be out of 10 or out of 7.
-- `explanation` is a string; its terminal control sequences are dropped. Further keys are ignored.
+- `score` is a number from 0 to 1, or a string that contains only such a decimal number ("0.8", not "0.8x", "80%" or
+  "8/10"). A score of 7 is ambiguous: it could be out of 10 or out of 7.
+- `explanation` is a string without unpaired surrogates; its control sequences are removed. Further keys are ignored.
 """
 
 import json
@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from pydantic import BaseModel, Field
 
 FENCED = re.compile(r"```[A-Za-z]*\s*\n(?P<inside>.*)```", re.DOTALL)
-# Terminal escape sequences, and the control characters that they begin with. Newlines and tabs stay.
+# Terminal escape sequences, and all control characters except newlines and tabs.
 CONTROL = re.compile(r"\x1b\][^\x07\x1b]*(\x07|\x1b\\)?|(\x1b\[|\x9b)[0-?]*[ -/]*[@-~]?|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 DECIMAL = re.compile(r"0?\.[0-9]+|[01](\.[0-9]*)?")
 
@@ -34,11 +34,11 @@ class TrajectoryScore(BaseModel):
 
 
 class UnusableAnswer(ValueError):
-    """A judge's answer violates the format; the message, which is also sent to the judge, gives the reason."""
+    """A judge's answer violates the format. The message gives the reason; it is also sent to the judge."""
 
 
 def response_format(ids: Sequence[str]) -> dict[str, Any]:
-    """Return the answer's JSON schema for chat APIs, without bounds, which several providers reject."""
+    """Return the `response_format` of a request. Its schema has no bounds on scores: several providers reject them."""
     name = {"type": "string", "enum": list(ids)}
     entry = _object_schema(trajectory_id=name, explanation={"type": "string"}, score={"type": "number"})
     schema = _object_schema(scores={"type": "array", "items": entry})
@@ -124,6 +124,6 @@ def _number(value: Any, name: str | int) -> float:
 
 
 def _short(value: Any) -> str:
-    """Return the start of its ASCII repr, for messages to the user and the judge."""
+    """Return the first 200 characters of `ascii(value)`, for messages to the user and the judge."""
     text = ascii(value)
     return text if len(text) <= 200 else f"{text[:200]}..."

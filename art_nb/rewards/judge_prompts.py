@@ -1,7 +1,7 @@
 """The prompt for a judge: instructions with a rubric, and a group's trajectories, as two messages.
 
-All text from trajectories is inside one JSON document, so it cannot end the document or add a part to it, and the answer is
-parsed (`judge_answers`) independently of it. A trajectory's text may still influence a judge's scores.
+All text from trajectories is escaped inside one JSON document, so it cannot end the document or add a part to it, and the
+answer is parsed (`judge_answers`) without it. Prompt injection may still influence a judge's scores.
 """
 
 import hashlib
@@ -14,8 +14,8 @@ from typing import Any
 from art_nb.trajectories import Trajectory
 from art_nb.types import Tools
 
-BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; `LLMJudge` shortens the prompt if this is too high
-MIN_BYTES = 400  # of a shortened trajectory; a shorter one cannot be judged
+BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; if the prompt is too long, `LLMJudge` halves its limit
+MIN_BYTES = 400  # smallest limit for a trajectory; one that is shortened further cannot be judged
 
 INSTRUCTIONS = """\
 You judge how well an agent did. You are shown several attempts at the same task; give each a score from 0 (worst) to 1 \
@@ -44,7 +44,7 @@ class JudgePrompt:
     """A prompt for one group.
 
     messages: to send. shown: ids to score, in the order shown. ids: the id of each trajectory of the group; identical
-    trajectories share one. shortened: number of shortened trajectories.
+    trajectories share one. shortened: number of shortened attempts, not counting their shared start.
     """
 
     messages: list[dict[str, str]]
@@ -56,9 +56,8 @@ class JudgePrompt:
 def judge_prompt(trajectories: Sequence[Trajectory], rubric: str, tokens: int, order: int = 0) -> JudgePrompt:
     """Return the prompt for a group of at least one trajectory.
 
-    tokens: maximum length (estimated); long trajectories are shortened in the middle. order: seed for the attempts' order.
-
-    Raises: GroupTooLong when less than MIN_BYTES of a trajectory would be left.
+    tokens: maximum length, estimated from BYTES_PER_TOKEN; the longest trajectories are shortened in the middle. order: seed
+    of the attempts' order. Raises: GroupTooLong when a trajectory would be shortened to less than MIN_BYTES.
     """
     conversations = [[[_message(m) for m in history.messages()] for history in t.histories()] for t in trajectories]
     texts = [_dumps(conversation) for conversation in conversations]
@@ -77,7 +76,7 @@ def judge_prompt(trajectories: Sequence[Trajectory], rubric: str, tokens: int, o
 def _document(
     conversations: list[list[list[dict]]], ids: list[str], tools: Tools | None, max_bytes: int
 ) -> tuple[str, int]:
-    """Return (the JSON document, number of shortened conversations); a conversation is one or more lists of messages."""
+    """Return the JSON document and the number of shortened conversations, each of which is one or more lists of messages."""
     places = zip(*(first for first, *_ in conversations), strict=False)
     same = [len(conversations) > 1 and all(message == others[0] for message in others) for others in places]
     common = [*same, False].index(False)  # length of the shared start; 0 for a single conversation
@@ -97,14 +96,14 @@ def _document(
 
 
 def _attempt(name: str, part: list[list[dict]], limit: int) -> dict[str, Any]:
-    """Return one attempt. Additional histories share the limit with the first, in proportion to their lengths."""
+    """Return one attempt. All of its histories share the limit, in proportion to their lengths."""
     limits = [limit] if len(part) == 1 else [limit * _size(messages) // _size(part) for messages in part]
     messages, *more = [_shortened(m, n) if _size(part) > limit else m for m, n in zip(part, limits, strict=True)]
     return {"id": name, "messages": messages, **({"further_conversations": more} if more else {})}
 
 
 def _message(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return role, content and calls, without the calls' random ids."""
+    """Return role, name, content and tool calls, without the calls' ids, which may be random."""
     shown = {key: message[key] for key in ("role", "name", "content") if message.get(key)}
     calls = [call.get("function", call) for call in message.get("tool_calls") or []]
     if calls:
@@ -119,7 +118,7 @@ def _tools(trajectories: Sequence[Trajectory]) -> Tools | None:
 
 
 def _fair_limit(sizes: list[int], total: int) -> int:
-    """Return the largest limit for which the sizes, each cut to it, sum to at most `total`."""
+    """Return the largest limit, at most the largest size, such that the sizes, each capped at it, sum to at most `total`."""
     for fitted, size in enumerate(sorted(sizes)):
         share = total // (len(sizes) - fitted)
         if size > share:
@@ -137,7 +136,7 @@ def _shortened(messages: list[dict], limit: int) -> list[dict]:
     mark = {"left_out": f"{len(messages)} messages, {_size(messages)} bytes"}
     left = limit - _size(mark)
     first, last = 0, len(messages)
-    while first < last:  # from both ends in turn
+    while first < last:  # keep messages from both ends alternately
         from_start = first <= len(messages) - last
         left -= _size(messages[first if from_start else last - 1]) + 2
         if left < 0:
@@ -149,7 +148,7 @@ def _shortened(messages: list[dict], limit: int) -> list[dict]:
 
 
 def _cut(value: Any, limit: int) -> Any:
-    """Shorten each string over `limit` bytes, at any depth, in the middle, with a visible mark."""
+    """Replace the middle of each string longer than about `limit` bytes, at any depth, by a visible mark."""
     if isinstance(value, dict):
         return {key: _cut(item, limit) for key, item in value.items()}
     if isinstance(value, list):

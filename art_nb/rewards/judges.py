@@ -1,4 +1,4 @@
-"""The interface of judges (`Judge`, `Judgement`), and the language model as judge (`LLMJudge`)."""
+"""The interface of judges (`Judge`, `Judgement`), and a language model as judge (`LLMJudge`)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-UNKNOWN_CONTEXT = 32_000  # tokens, for models not in LiteLLM's table
+UNKNOWN_CONTEXT = 32_000  # tokens, for models not in LiteLLM's table and those behind a `client`
 COMPLAINT = "Your last answer could not be used: {}. Answer again, with one JSON object as described and nothing else."
 NOT_CONTENT = {"api_key", "timeout", "extra_headers"}  # parameters that do not affect the answer
 
@@ -62,7 +62,7 @@ class Usage:
 class Judgement:
     """Scores of a group: one per trajectory, in their order, with `trajectory_id` counting from 1.
 
-    places: each trajectory's position in the prompt, from 0; None for judges that see one trajectory at a time.
+    places: each trajectory's position in the prompt, from 0; None for judges that score one trajectory at a time.
     shortened: number of trajectories that were shortened in the prompt.
     """
 
@@ -78,7 +78,7 @@ class Judge(Protocol):
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
         """Score the trajectories (at least one) of a group.
 
-        order: seed for the order of the trajectories in the prompt. sample: number of the judgement, if it is repeated.
+        order: seed for the order of the trajectories in the prompt. sample: index of a judgement that is repeated.
         Raises: JudgeError.
         """
 
@@ -91,15 +91,15 @@ class LLMJudge:
     params: further arguments of the request: temperature, max_tokens, api_base, api_key, ... For a server without support
         for JSON schemas, give {"response_format": None}.
     client: an `openai` client for any server with OpenAI's API, or `model.openai_client()`; None: LiteLLM.
-    cache: folder of answers, by a hash of the request; None, or with a client in process, whose models of one name can
-        differ: no cache. For a model that is trained on a server, give its name with the step, "name@3".
+    cache: folder for answers, by a hash of the request; None: no cache. Answers of an in-process client are not cached: its
+        model may change under the same name. For a model that is trained on a server, add the step to its name: "name@3".
     max_concurrent: groups judged by this model at a time.
     max_attempts: calls per group, including the first. After 408, 409, 425, 429, 5xx, a lost connection or a timeout the
-        next call follows after `delay`, twice that, ... seconds, or the server's retry-after; after an unusable answer it
-        follows at once and includes the reason.
-    timeout: seconds per call.
-    context_tokens: of the model; None: LiteLLM's figure, or 32,000. The longest trajectories are shortened in the middle to
-        fit, at an estimated 3 bytes per token. If the server rejects the prompt as too long, its length is halved.
+        next call follows after `delay`, twice that, ... seconds, or the server's retry-after (at most 60); after an unusable
+        answer it follows at once and includes the reason.
+    timeout: seconds per call, unless `params` has one.
+    context_tokens: of the model; None: LiteLLM's figure, or 32,000 (also with `client`). The longest trajectories are cut in
+        the middle to fit, at an estimated 3 bytes per token. If the server finds the prompt too long, the limit is halved.
     """
 
     model: str
@@ -118,10 +118,10 @@ class LLMJudge:
             raise ValueError(f"LLMJudge: {limits}; expected 1 or more.")
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
-        """Return the scores from the model, or from the cache."""
+        """Return scores from the model or the cache. Raises: JudgeError, ImportError; ValueError for a bad cache file."""
         known = self.context_tokens or (context_tokens(self.model) if self.client is None else None)
         reserved = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * len(trajectories)
-        tokens = (known or UNKNOWN_CONTEXT) - reserved  # the rest is for the answer
+        tokens = (known or UNKNOWN_CONTEXT) - reserved  # for the prompt
 
         def make_prompt(tokens: int, usage: Usage = Usage()) -> JudgePrompt:
             try:
@@ -173,7 +173,7 @@ class LLMJudge:
         return {"response_format": response_format(prompt.shown), **params}
 
     def _cache_file(self, prompt: JudgePrompt, sample: int) -> Path | None:
-        """Return the path of the cached answer, a hash of everything that the answer depends on."""
+        """Return the path of the cached answer, a hash of everything that it depends on; None: do not cache."""
         if self.cache is None or isinstance(self.client, InProcessClient):
             return None
         params = {name: value for name, value in self._params(prompt).items() if name not in NOT_CONTENT}
@@ -186,13 +186,13 @@ _slots: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple, asyncio.Semapho
 
 
 def _slot(judge: LLMJudge) -> asyncio.Semaphore:
-    """Return the semaphore of a model and limit, which all its judges share: a judge given by name is created per group."""
+    """Return the event loop's semaphore for a model and limit. Judges share it: one given by name is created per group."""
     slots = _slots.setdefault(asyncio.get_running_loop(), {})
     return slots.setdefault((judge.model, judge.max_concurrent), asyncio.Semaphore(judge.max_concurrent))
 
 
 def _check(reply: JudgeReply, ids: Sequence[str]) -> None:
-    """Raises: UnusableAnswer, with the provider's reason if it gives one."""
+    """Check that the answer can be parsed. Raises: UnusableAnswer, with the provider's reason if it gives one."""
     try:
         parse(reply.text, ids)
     except UnusableAnswer as error:
@@ -204,7 +204,7 @@ def _check(reply: JudgeReply, ids: Sequence[str]) -> None:
 
 
 def _judgement(scores: Sequence[TrajectoryScore], prompt: JudgePrompt, usage: Usage) -> Judgement:
-    """Reorder the scores from the prompt's order to the group's."""
+    """Return the judgement: the scores reordered from the prompt's order to the group's, with usage and places."""
     by_id = {score.trajectory_id: score for score in scores}
     in_order = [by_id[i].model_copy(update={"trajectory_id": str(n)}) for n, i in enumerate(prompt.ids, start=1)]
     return Judgement(in_order, usage, [prompt.shown.index(i) for i in prompt.ids], prompt.shortened)

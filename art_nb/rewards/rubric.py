@@ -1,7 +1,7 @@
 """`RubricJudge`, a deterministic judge without a model: weighted criteria, computed by rules.
 
-Each task has its own criteria: functions from a trajectory to a share from 0 to 1 and the reason in words. They read the
-conversation and the rollout's metrics and metadata, never `reward`.
+Each task has its own criteria: functions from a trajectory to a share from 0 to 1 and the reason in words. They should
+read the conversation and the rollout's metrics and metadata, but not `reward`.
 """
 
 import importlib
@@ -22,7 +22,7 @@ Measure = Callable[[Trajectory], tuple[float, str]]
 class Criterion:
     """A quality of a trajectory.
 
-    name: for the explanation. weight: above 0, relative to the sum of all weights.
+    name: for the explanation and `RubricJudge.weights`. weight: above 0 (else ValueError), relative to the sum of all.
     measure: trajectory -> (share from 0, not met, to 1, met in full; the reason in words).
     """
 
@@ -36,11 +36,11 @@ class Criterion:
 
 
 def weighted(**measures: Measure) -> tuple[Criterion, ...]:
-    """Return criteria with the names and weights of WEIGHTS; `user_satisfaction=` is "user satisfaction"."""
+    """Return criteria with the names and weights of WEIGHTS, all required; `user_satisfaction=` is "user satisfaction"."""
     return tuple(Criterion(name, weight, measures[name.replace(" ", "_")]) for name, weight in WEIGHTS.items())
 
 
-# Task name -> its criteria, or the module that defines them as CRITERIA. Installed environments provide theirs in the entry
+# Task name -> its criteria, or the module that defines them as CRITERIA. Installed environments register theirs in the entry
 # point group ENTRY_POINTS.
 ENTRY_POINTS = "art_nb.criteria"
 _CRITERIA: dict[str, Sequence[Criterion] | str] = {"tools": "art_nb.rewards.criteria_tools"}
@@ -70,7 +70,7 @@ class RubricJudge:
     """Scores each trajectory independently, by the weighted mean of its criteria.
 
     task: name of the task whose criteria are used; None: each trajectory's metadata["task"].
-    criteria: used instead of the task's. weights: weights to change, by criterion: {"efficiency": 0.1}; 0 omits it.
+    criteria: used instead of the task's. weights: new weights by criterion, e.g. {"efficiency": 0.1}; 0 omits a criterion.
     """
 
     task: str | None = None
@@ -80,7 +80,7 @@ class RubricJudge:
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
         """Score by the criteria; `rubric`, `order` and `sample` have no effect.
 
-        Raises: ValueError for a trajectory without a known task, or a criterion that returns a value outside 0 to 1.
+        Raises: ValueError for an unknown task, invalid weights, or a criterion's value outside 0 to 1.
         """
         return Judgement([self._score(trajectory, n) for n, trajectory in enumerate(trajectories, start=1)])
 

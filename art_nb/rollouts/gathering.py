@@ -1,6 +1,6 @@
 """Concurrent rollouts: tasks whose results keep their order, and the state of one gather call.
 
-Only requires that a trajectory has a `reward` and a dict of `metrics`.
+The only requirement on a trajectory is that it has a `reward` and a dict of `metrics`.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from tqdm.auto import tqdm
 
 T = TypeVar("T")
 
-SILENT_AFTER = 20.0  # seconds without a finished rollout after which the bar shows what it waits for
+SILENT_AFTER = 20.0  # seconds without a finished or failed rollout after which the bar shows what it is waiting for
 
 
 class _Interrupted(BaseException):
@@ -24,7 +24,7 @@ class _Interrupted(BaseException):
 
 
 async def wrap_interrupt(awaitable: Awaitable[T]) -> T:
-    """Await inside a task; re-raise an interrupt wrapped, for `unwrap_interrupt`."""
+    """Await inside a task; re-raise KeyboardInterrupt and SystemExit wrapped, for `unwrap_interrupt`."""
     try:
         return await awaitable
     except (KeyboardInterrupt, SystemExit) as interrupt:
@@ -33,7 +33,7 @@ async def wrap_interrupt(awaitable: Awaitable[T]) -> T:
 
 @contextmanager
 def unwrap_interrupt() -> Iterator[None]:
-    """Re-raise the original interrupt of a `wrap_interrupt` task that is awaited in the block."""
+    """Re-raise the original interrupt when a task of `wrap_interrupt`, awaited in the block, raises it wrapped."""
     try:
         yield
     except _Interrupted as wrapped:
@@ -43,7 +43,7 @@ def unwrap_interrupt() -> Iterator[None]:
 async def in_order(
     coroutines: Iterable[Coroutine[Any, Any, T]], start: Callable[..., asyncio.Task] = asyncio.create_task
 ) -> list[T]:
-    """Run all concurrently, each in a task made by `start`; return their results in the order given.
+    """Run the coroutines concurrently, each in a task made by `start`; return their results in the order given.
 
     When one raises, or the caller is cancelled, the others are cancelled and awaited before the exception propagates.
     """
@@ -64,7 +64,7 @@ async def cancel(tasks: Iterable[asyncio.Future]) -> None:
 
 
 async def drain_event_loop(rounds: int = 8) -> None:
-    """Let every coroutine run until it waits for something, so that the next batch of requests is as large as possible."""
+    """Yield to the event loop `rounds` times, so that other coroutines submit the requests they are ready to make."""
     for _ in range(rounds):
         await asyncio.sleep(0)
 
@@ -73,9 +73,9 @@ class Gathering:
     """The state of one gather call: finished and failed rollouts, and its progress bar.
 
     awaited: rollouts, groups of rollouts, and calls of async functions that return a group.
-    max_exceptions: failures to tolerate: a count, or a share of `total` if between 0 and 1.
+    max_exceptions: failures to tolerate: a count, or a share of `total` if between 0 and 1. Raises: ValueError if negative.
     max_metrics: number of metrics that the bar shows; None: all.
-    advance: whether each finished rollout advances the bar; False: the caller advances it once per batch, with `step`.
+    advance: whether each finished rollout advances the bar; False: the caller advances it once per group, with `step`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Gathering:
         self.max_exceptions, self.max_metrics, self.advance = max_exceptions, max_metrics, advance
         self.in_flight, self.bar = 0, None
         self.outer = _current.get()  # the gather call whose rollout started this one
-        self.sizes: Counter[int] = Counter()  # rollouts of the async functions' groups, by id of the call; missing: unknown
+        self.sizes: Counter[int] = Counter()  # rollouts in each async function's group, by id of the call; missing: unknown
         self.raised: list[Exception] = []
         self.restart(awaited)
 
@@ -100,11 +100,11 @@ class Gathering:
 
     @property
     def total(self) -> int:
-        """Expected rollouts. A call of an async function counts as one until the size of its group is known."""
+        """Number of expected rollouts. A call of an async function counts as one until the size of its group is known."""
         return sum(self.sizes.get(id(each), getattr(each, "num_rollouts", 1)) for each in self.awaited)
 
     def finished(self, trajectories: Iterable[Any], steps: int) -> None:
-        """Count trajectories, each once however often it is reported, and advance the bar by `steps`."""
+        """Count the trajectories that have not been counted yet, and advance the bar by `steps` rollouts."""
         for trajectory in trajectories:
             if id(trajectory) not in self.counted:
                 self.counted[id(trajectory)] = trajectory
@@ -114,11 +114,11 @@ class Gathering:
         self._update_bar(steps)
 
     def failed(self, error: Exception) -> None:
-        """Count a failure. Raises: `error` when there are more than `max_exceptions`, and each time it is reported again."""
+        """Count a failure, once per error. Raises: an error that exceeds `max_exceptions`, each time it is reported."""
         if not any(error is known for known in (*self.errors, *self.raised)):
             self.errors.append(error)
             rollouts = max(self.total, 1) if 0 < self.max_exceptions < 1 else 1
-            if len(self.errors) / rollouts > self.max_exceptions:  # a product with a share may be rounded down
+            if len(self.errors) / rollouts > self.max_exceptions:  # share * rollouts could be rounded down
                 self.raised.append(error)
                 failures = f"{len(self.errors)} of {self.total} rollouts failed"
                 error.add_note(f"{failures}; max_exceptions={self.max_exceptions} allows no more.")
@@ -127,13 +127,13 @@ class Gathering:
             raise error
 
     def expect(self, rollouts: int) -> None:
-        """Add rollouts to the group of the async function that the running task belongs to, if any."""
+        """Add to the expected rollouts of the async function's group that the running task belongs to, if any."""
         self.sizes[group_call.get()] += rollouts
         if self.bar is not None and self.advance and group_call.get():
             self.bar.total = self.total
 
     def step(self) -> None:
-        """Advance the bar by one batch."""
+        """Advance the bar by one group."""
         if self.bar is not None:
             self.bar.update(1)
 
@@ -165,7 +165,7 @@ class Gathering:
 
     @asynccontextmanager
     async def progress(self, desc: str | None, bar_total: int | None = None) -> AsyncIterator["Gathering"]:
-        """Show a bar during the block (None for `desc`: no bar), which also explains long silences."""
+        """Show a progress bar during the block; it explains long waits. desc: None: no bar. bar_total: None: `total`."""
         self.bar = None if desc is None else tqdm(desc=desc, total=bar_total or self.total)
         self.last_change = time.monotonic()
         watcher = asyncio.create_task(self._explain_silence())
@@ -191,7 +191,7 @@ group_call: ContextVar[int] = ContextVar("group_call", default=0)  # id of the c
 
 
 def current(group: Any) -> Gathering:
-    """Return the running task's gathering, or a new one of `group` that tolerates no exception."""
+    """Return the running task's gathering, or a new one for `group` that tolerates no exception."""
     return _current.get() or Gathering([group])
 
 
@@ -204,16 +204,16 @@ def outermost() -> Gathering | None:
 
 
 class GatherResetDetector:
-    """Detects when a sampler must clear its caches: at the first request of a gather call, when no other one is active.
+    """Detects when a sampler must clear its caches: at a gather call's first request, if no other gather call is active.
 
-    A gather call then samples the same tokens whatever was sampled before it.
+    The tokens of such a gather call then do not depend on what was sampled before it.
     """
 
     def __init__(self) -> None:
         self._known: WeakSet[Gathering] = WeakSet()
 
     def should_reset(self, idle: bool) -> bool:
-        """Return True once per gather call that starts alone. idle: the sampler has no other requests."""
+        """Return True at the first request of a gather call that starts alone. idle: the sampler has no other requests."""
         now = outermost()
         if now is None or now in self._known:
             return False

@@ -17,11 +17,11 @@ LIBRARIES = ("<frozen ", *(os.path.join(folder, "") for folder in (PACKAGE, *INS
 class ShortTraceback(AbstractContextManager):
     """A context manager that shortens the traceback of an exception that leaves its block, and those of its causes.
 
-    Removes the frames of this package and asyncio, except the last. For an interrupt, which may occur anywhere
-    (KeyboardInterrupt, or the CancelledError that Jupyter turns it into), it removes all libraries' frames, even the last.
-    `error.full_traceback` keeps all: `traceback.print_tb(sys.last_value.full_traceback)`.
+    Removes the frames of this package and asyncio, except the innermost frame of the traceback. An interrupt
+    (KeyboardInterrupt, or the CancelledError that Jupyter turns it into) may occur anywhere: all libraries' frames are then
+    removed. `error.full_traceback` keeps all frames: `traceback.print_tb(sys.last_value.full_traceback)`.
 
-    Inside a rollout it does nothing: the outer gather call records the full traceback.
+    Inside a gather call it does nothing: that call records the full traceback.
     """
 
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:

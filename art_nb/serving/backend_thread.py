@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 S = TypeVar("S")
 T = TypeVar("T")
-MAX_BUFFERED = 64  # items of a stream that its consumer has not read yet; then the producer pauses
+MAX_BUFFERED = 64  # unread items of a stream at which its producer pauses
 
 
 class BackendThread:
@@ -22,7 +22,7 @@ class BackendThread:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        # A daemon thread: a process that exits does not wait for a training step. Files are written atomically.
+        # A daemon thread: the process exits without waiting for a training step. Files are written atomically.
         self._thread = threading.Thread(target=self.loop.run_forever, name="backend", daemon=True)
         self.open_streams = 0  # streams that are not finished
         self._to_set: list[asyncio.Event] = []
@@ -35,18 +35,18 @@ class BackendThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Await `coroutine` in the thread's loop. Cancelling this call cancels it."""
+        """Await `coroutine` in the thread's loop. Cancelling this call cancels the coroutine."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     async def stream(
         self, start: Callable[[], Coroutine[Any, Any, S]], produce: Callable[[S], AsyncGenerator[T, None]]
     ) -> AsyncGenerator[list[T], None]:
-        """Iterate over `produce(await start())`, which runs in the thread's loop, in lists of the items since the last list.
+        """Run `produce(await start())` in the thread's loop. Yields lists: the items produced since the previous list.
 
-        A slow consumer pauses the producer. Closing this generator closes the producer.
+        A slow consumer pauses the producer. Closing this generator closes the producer. Raises: exceptions of either call.
         """
         unread: deque[T] = deque()  # appended to in the thread, emptied here
-        available, has_capacity = asyncio.Event(), asyncio.Event()  # set in the caller's loop, set in the thread's
+        available, has_capacity = asyncio.Event(), asyncio.Event()  # for the caller's loop, for the thread's
 
         async def pump() -> None:
             async with aclosing(produce(await start())) as items:
@@ -79,8 +79,7 @@ class BackendThread:
             pumping.cancel()
 
     def _set_in_caller(self, event: asyncio.Event) -> None:
-        """Set an event in the caller's loop. All events of one forward pass wake that loop once: a wake-up costs as much
-        as an item."""
+        """Set an event in the caller's loop, with one wake-up per forward pass: a wake-up costs as much as an item."""
         if not self._to_set:
             self.loop.call_soon(self._wake_caller)
         self._to_set.append(event)

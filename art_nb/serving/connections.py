@@ -1,7 +1,7 @@
-"""uvicorn's HTTP protocol, with limits on connections and on header and body times, for clients without the token too.
+"""uvicorn's HTTP protocol with limits on open connections and on the time for headers and body, before authentication.
 
-`guard` sees a request when its headers are complete. A client without the token could otherwise hold sockets open without
-sending a request, until the process has no file descriptor left for its owner.
+`guard` checks a request once its headers are complete. Without these limits, a client without the token could hold sockets
+open and send nothing, until the process has no file descriptor left for the owner's requests.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 HEADER_SECONDS = 10.0  # for a request's headers, from its first byte; for the first request, from the connection's start
-BODY_RATE = 4096  # bytes per second at which a body must arrive, on average over HEADER_SECONDS
+BODY_RATE = 4096  # minimum bytes per second of a body, averaged over HEADER_SECONDS
 MAX_CONNECTIONS = 2000
 RESERVED = 128  # file descriptors for everything but connections
 BACKLOG = 64  # connections that are accepted at a time
-AUTHENTICATED = "art_nb.authenticated"  # key of a request's scope: whether it carries the token
+AUTHENTICATED = "art_nb.authenticated"  # key of a request's scope: whether its token or cookie is valid
 REPEATED = ("socket.accept() out of system resource", "Invalid HTTP request received")  # messages that any client can cause
 
 
 def max_connections() -> int:
-    """Return the number of connections to hold open: below the process's limit on open files."""
+    """Return the maximum number of open connections: below the process's limit on open files, at least 16."""
     if not hasattr(os, "sysconf"):  # Windows, which has no such limit
         return MAX_CONNECTIONS
     files = os.sysconf("SC_OPEN_MAX")
-    return max(16, min(MAX_CONNECTIONS, files - RESERVED - BACKLOG))
+    return max(16, min(MAX_CONNECTIONS, files - RESERVED - BACKLOG)) if files >= 0 else MAX_CONNECTIONS
 
 
 def network(address: str) -> str:
     """Return the part that one client's addresses share: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
-        parsed = ip_address(address)
+        parsed = ip_address(address.removeprefix("::ffff:"))  # as IPv4 where it is mapped to IPv6
     except ValueError:
         return address
-    return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else address
+    return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection. If too many are open, the network with the most idle or unauthenticated ones loses the oldest."""
+    """One connection. Above the limit, abort the oldest closable one of the network that has most, or else this one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -63,6 +63,8 @@ class LimitedProtocol(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self.transport.get_protocol() is not self:  # this is a WebSocket now, which has a protocol of its own
+            return self._timer.cancel()
         self._bytes += len(data)
         incomplete = self._what_is_incomplete()
         if incomplete != self._incomplete:
@@ -86,7 +88,7 @@ class LimitedProtocol(H11Protocol):
         return "headers" if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] else ""
 
     def _time_is_up(self) -> None:
-        """Close the connection, unless the body arrives fast enough or is not being read."""
+        """Close the connection, unless the body arrives fast enough or reading it is paused."""
         in_time = self._incomplete == "body" and (self._bytes >= BODY_RATE * HEADER_SECONDS or self.flow.read_paused)
         if not in_time:
             return self.transport.abort()
@@ -95,7 +97,7 @@ class LimitedProtocol(H11Protocol):
 
 
 class RepeatedMessages(logging.Filter):
-    """Passes at most one of the messages in REPEATED every ten seconds, and all others."""
+    """Passes at most one message of REPEATED every ten seconds, and all other messages."""
 
     last = -1e9
 

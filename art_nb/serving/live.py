@@ -1,4 +1,4 @@
-"""The live page at `/` and its WebSocket: the widgets of the notebooks, fed by the server.
+"""The live page at `/` and its WebSocket: the notebooks' widgets, with the server's data.
 
 The page's scripts are the widgets' own (`art_nb/widgets`) and a small frame (`ui/`); it loads nothing from other origins.
 """
@@ -20,13 +20,13 @@ from art_nb.storage.run_log import RunLog
 
 UI = Path(__file__).with_name("ui")
 INTERVAL = 1.0  # seconds between two updates of a page
-MAX_TRAJECTORIES = 128  # of a step; the page shows how many there are
+MAX_TRAJECTORIES = 128  # sent per step; the page also shows the total
 
 
 @cache
 def files() -> dict[str, tuple[bytes, str]]:
     """Return the page's scripts and style sheets: content and media type, by name."""
-    from art_nb.widgets import TrainingView, TrajectoryViewer  # imported at first use: they load more slowly than the server
+    from art_nb.widgets import TrainingView, TrajectoryViewer  # imported at first use, because they load slowly
     from art_nb.widgets.view import stylesheet
 
     script, style = "text/javascript", "text/css"
@@ -56,15 +56,15 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.websocket("/live")
     async def live(socket: WebSocket) -> None:
-        """Send what changed, once a second: the server's state, and the model that the page has selected."""
+        """Send changes of the server's state and of the page's selected model, once a second and after a selection."""
         await socket.accept()
         updates = PageUpdates(state)
         receiving = asyncio.create_task(_receive(socket, updates))
         try:
             while not receiving.done():
+                updates.selected.clear()
                 for message in await asyncio.to_thread(updates.changes):
                     await socket.send_text(json.dumps(message))
-                updates.selected.clear()
                 waits = [receiving, asyncio.create_task(updates.selected.wait())]
                 await asyncio.wait(waits, timeout=INTERVAL, return_when=asyncio.FIRST_COMPLETED)
                 waits[1].cancel()
@@ -88,7 +88,7 @@ async def _receive(socket: WebSocket, updates: PageUpdates) -> None:
 
 
 class PageUpdates:
-    """The messages for one page, each sent only when its content has changed."""
+    """Builds the messages for one page, each only when its content has changed."""
 
     def __init__(self, state: ServerState) -> None:
         self.state, self.selected = state, asyncio.Event()

@@ -14,7 +14,7 @@ from art_nb.serving.state import ServerState
 
 
 class ServerMetrics:
-    """Counts requests in `middleware`; `collect` reads the other metrics from the server's state."""
+    """Counts the requests that pass `Guard`, in `middleware`; `collect` reads the other metrics from the server's state."""
 
     def __init__(self, state: ServerState) -> None:
         self.state, self.registry = state, CollectorRegistry()
@@ -23,7 +23,7 @@ class ServerMetrics:
         self.registry.register(self)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Return `app` with its requests counted."""
+        """Wrap `app` to count its HTTP requests and their seconds."""
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":

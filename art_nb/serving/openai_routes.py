@@ -19,7 +19,7 @@ from art_nb.inference.streaming import Chunks, events
 from art_nb.serving.state import ServerState
 
 T = TypeVar("T")
-# Minimum between two chunks of a stream, per open stream: many chunks would cost as much processor time as sampling does.
+# Least time between two chunks of a stream, for each open stream: more chunks would cost as much CPU time as sampling.
 SECONDS_PER_STREAM = 0.004
 
 
@@ -34,7 +34,7 @@ class ChatRequest(BaseModel):
 
 
 def routes(state: ServerState) -> APIRouter:
-    """Return GET /v1/models and /v1/models/{name}, POST /v1/chat/completions."""
+    """Return the routes GET /v1/models, GET /v1/models/{name} and POST /v1/chat/completions."""
     router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
     @router.get("/models")
@@ -51,7 +51,7 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("/chat/completions", responses={400: {}, 404: {}, 499: {}, 500: {}}, response_model=None)
     async def chat_completions(body: ChatRequest, request: Request, project: str = "") -> Response:
-        """Answer a conversation; each choice names its `policy`. Below /projects/{project}, names are of that project."""
+        """Answer a conversation; each choice names its `policy`. Under /projects/{project}, names refer to that project."""
         client = request.client.host if request.client else None
         start = partial(_complete, state, body.model_dump(exclude_none=True), project, client)
         if body.stream:
@@ -87,7 +87,7 @@ async def _stream(events: AsyncGenerator[list[bytes], None]) -> Response:
 
 
 async def _while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await `work`; cancel it if the client disconnects."""
+    """Return the result of `work`. If the client disconnects first, cancel it and raise StatusError 499."""
     working = asyncio.create_task(work)
     disconnect = asyncio.create_task(_disconnect(request))
     try:

@@ -1,6 +1,6 @@
 """The models of a server: registered by clients, found again after a restart, loaded at their first use.
 
-Methods that load or sample run in the backend's event loop; those that only look up or read files, in any thread.
+Call methods that load or sample in the backend's event loop; the others may be called from any thread.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ RESERVED = {"self", "to", "policy", "occurrence", "min_occurrence", "client"}  #
 class ModelRegistry:
     """Models by project and name.
 
-    backend: stores, samples and trains them. on_load: called with each model that is loaded.
-    max_loaded: number of models that may be loaded at once.
+    backend: stores, samples and trains them. on_load: called with each model after it is loaded.
+    max_loaded: maximum number of loaded models; none is ever unloaded.
     """
 
     def __init__(self, backend: LocalBackend, on_load: Callable[[LoadedModel], None], max_loaded: int = 32) -> None:
@@ -66,7 +66,7 @@ class ModelRegistry:
         return list_checkpoints(self.folder(project, name) / "checkpoints")
 
     def describe(self, spec: ModelSpec) -> dict[str, Any]:
-        """Return project, name, base_model, latest step and the steps that have checkpoints."""
+        """Return project, name, base_model, step (the latest, or 0) and checkpoints (the steps that have one)."""
         steps = self.steps(*spec.key)
         fields = spec.model_dump(include={"project", "name", "base_model"})
         return {**fields, "step": max(steps, default=0), "checkpoints": steps}
@@ -74,8 +74,8 @@ class ModelRegistry:
     async def register(self, spec: ModelSpec) -> TrainableModel:
         """Load a model at its latest checkpoint, or create it.
 
-        Raises: StatusError if its base model is not served (404), the name is taken by a different model or too many are
-            loaded (409).
+        Raises: StatusError if its base model is not served (404), a model of this name has another base model or config, or
+            too many are loaded (409); as `LocalBackend.load`.
         """
         spec = spec.model_copy(update={"base_model": self.base_model(spec.base_model)})
         if self.specs.get(spec.key, spec) != spec:
@@ -92,13 +92,13 @@ class ModelRegistry:
         return self._loaded[spec.key]
 
     async def load(self, project: str, name: str) -> TrainableModel:
-        """Load a registered model, if it is not loaded yet. Raises: StatusError 404 if it is not registered."""
+        """Load a registered model, if it is not loaded yet. Raises: StatusError: 404 if not registered; as `register`."""
         return await self.register(self.spec(project, name))
 
     def base_model(self, given: str) -> str:
-        """Return the server's name for a base model: one of its names, a hub name, or a client's folder with such a name.
+        """Return the server's name for a base model. Raises: StatusError 404 if the server does not have it.
 
-        Raises: StatusError 404 if the server does not have it.
+        given: that name, the hub name or folder that the server loads it from, or a path whose last part is that name.
         """
         sources = self.backend.base_models
         last_part = PurePosixPath(given.replace("\\", "/")).name
@@ -109,10 +109,10 @@ class ModelRegistry:
         raise StatusError(404, f"{message}, and GET /v1/models lists all models")
 
     async def resolve(self, name: str, project: str = "") -> tuple[TrainableModel, str]:
-        """Load the model of a policy; return it and its own name for the policy. Raises: StatusError 404; 400 if ambiguous.
+        """Load the model of a policy; return it and its own name for the policy.
 
-        name: "model" or "model@step", prefixed by "project/" if several projects have such a model; or a base model.
-        project: the one of a name without a prefix.
+        name: "model" or "model@step", after "project/" if several projects have such a model; or the name of a base model.
+        project: where to look up a name without a prefix; "": all. Raises: StatusError 400 if ambiguous; as `register`.
         """
         policy = PolicyName.parse(name)
         prefix, _, own = (policy.model if policy else name).rpartition("/")

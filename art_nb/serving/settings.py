@@ -1,4 +1,4 @@
-"""Settings of `art-nb serve` and `art-nb worker`: from options, ART_NB_... variables, or a `.env` file."""
+"""Settings of `art-nb serve` and `art-nb worker`, from the command line, ART_NB_... variables or a `.env` file."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Settings(CommandSettings):
 
 
 def repeat_options(options: Sequence[str]) -> list[str]:
-    """Rewrite `OPTION a b` as `OPTION a OPTION b`, the form that pydantic-settings parses."""
+    """Rewrite `OPTION a b`, for each option in LISTS, as `OPTION a OPTION b`, the form that pydantic-settings parses."""
     repeated: list[str] = []
     option = ""
     for given in options:
@@ -94,7 +94,7 @@ def repeat_options(options: Sequence[str]) -> list[str]:
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of an error; for invalid settings one line each, without their values, which may be secret."""
+    """Return the message of an error. Invalid settings get one line each, without the input, which may be secret."""
     if not isinstance(error, ValidationError):
         return f"{error}: expected a JSON list of strings" if isinstance(error, SettingsError) else str(error)
     lines = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False)]

@@ -14,7 +14,7 @@ from art_nb.types import TrainConfig, TrainSFTConfig
 
 Name = Annotated[str, AfterValidator(lambda given: folder_name("name", given))]
 
-# Fields of trl.GRPOConfig that define the update. The others name folders, services or models: the server's choice.
+# Fields of trl.GRPOConfig that a client may set. Others could name folders, services or models, which the server chooses.
 GRPO_FIELDS = {
     "adam_beta1", "adam_beta2", "adam_epsilon", "beta", "delta", "epsilon", "epsilon_high", "importance_sampling_level",
     "loss_type", "mask_truncated_completions", "max_grad_norm", "scale_rewards", "temperature", "top_entropy_quantile",
@@ -69,7 +69,7 @@ class ModelOptions(Strict):
 
 
 class ModelSpec(Strict):
-    """A model to train: its name, the name of one of the server's base models, and its options."""
+    """A model to train: its project and name, a base model as in `ModelRegistry.base_model`, and its options."""
 
     project: Name
     name: Name
@@ -82,26 +82,26 @@ class ModelSpec(Strict):
 
 
 class ServedTrainConfig(TrainConfig):
-    """A `TrainConfig` with the GRPO options that a client may set."""
+    """A `TrainConfig` whose `grpo` contains only fields that a client may set."""
 
     grpo: GrpoOptions = {}
 
 
 class ServedTrainSFTConfig(TrainSFTConfig):
-    """A `TrainSFTConfig` with the SFT options that a client may set."""
+    """A `TrainSFTConfig` whose `sft` contains only fields that a client may set."""
 
     sft: SFTOptions = {}
 
 
 class StepBody(Strict):
-    """One training step, applied once however often it is sent."""
+    """One training step, applied at most once, however often it is sent."""
 
     key: str = Field(pattern=r"^[\w-]{8,64}$", description="an id of the step, chosen by the client")
     from_step: int = Field(ge=0, description="the model's step before the update")
 
 
 class TrainRequest(StepBody):
-    """One training step on groups."""
+    """One training step on trajectory groups."""
 
     groups: list[dict[str, Any]] = Field(description="TrajectoryGroup.model_dump(mode='json') of each group")
     config: ServedTrainConfig = ServedTrainConfig()
@@ -124,9 +124,9 @@ class ForkRequest(Strict):
 
 
 def read_step_data(request: TrainRequest | TrainSFTRequest, vocabulary: int, context: int) -> list[Any]:
-    """Validate the groups or the demonstrations of a request. vocabulary, context: the model's, in tokens.
+    """Return the validated groups or demonstrations of a request. vocabulary, context: the model's, in tokens.
 
-    Raises: ValueError if they have the wrong form, or invalid tokens (the message then names the trajectory).
+    Raises: ValueError if their form is wrong, or if their tokens are invalid (the message then names the trajectory).
     """
     on_groups, given = (True, request.groups) if isinstance(request, TrainRequest) else (False, request.trajectories)
     kind: type[BaseModel] = TrajectoryGroup if on_groups else Trajectory
@@ -143,7 +143,7 @@ def read_step_data(request: TrainRequest | TrainSFTRequest, vocabulary: int, con
 
 
 def _token_fault(choice: Any, vocabulary: int, context: int) -> str | None:
-    """Return what is wrong with the tokens of a sampled choice; None if they are valid."""
+    """Return a message about the invalid tokens of a choice; None if they are valid or not from art_nb's sampler."""
     if not is_sampled(choice):
         return None
     prompt, tokens, logprobs = choice.prompt_token_ids, choice.token_ids, choice.token_logprobs

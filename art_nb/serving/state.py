@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class ProgressFeed:
-    """Progress messages, ("project/name" of the model or "", text), from the backend's thread to other event loops."""
+    """Sends progress texts from the backend's thread to other event loops. latest: ("project/name" or "", text)."""
 
     def __init__(self) -> None:
         self._subscribers: dict[asyncio.Queue[str], tuple[str, asyncio.AbstractEventLoop]] = {}
         self.latest = ("", "")
 
     def publish(self, spec: ModelSpec | None, text: str) -> None:
-        """Send a message about a model, or about none. Called in the backend's thread."""
+        """Store a text as `latest`, and send it to the subscribers of its model, if any. Called in the backend's thread."""
         self.latest = ("/".join(spec.key) if spec else "", text)
         for queue, (model, loop) in tuple(self._subscribers.items()):
             if model == self.latest[0]:
@@ -50,7 +50,7 @@ class ProgressFeed:
 
 
 class ServerState:
-    """Parts of a server. Use models, training and sessions in the backend's event loop, except to look up or read files."""
+    """The server's parts. Use models, training and sessions in the backend's event loop, except to look up or read files."""
 
     def __init__(self, settings: Settings, token: AccessToken) -> None:
         self.settings, self.token, self.started_at = settings, token, time.time()
@@ -72,8 +72,8 @@ class ServerState:
         decoder = loaded.sampler.decoder
         self.sessions.attach(decoder)
         decoder.cache_tokens = self.settings.cache_tokens
-        # A small model's forward pass is many short matrix products; after each, its threads wait for each other. On all
-        # cores they would compete with the event loops of server and clients, so they leave one (`benchmarks.server`).
+        # A small model's forward pass is many short matrix products, after each of which its threads synchronise. On all
+        # cores they would compete with the event loops of server and clients, so one core stays free (`benchmarks.server`).
         if loaded.policy.device.type == "cpu" and loaded.policy.parameters < SMALL_MODEL:
             decoder.threads = max(1, (os.cpu_count() or 1) - 1)
 
@@ -88,7 +88,7 @@ class ServerState:
         }
 
     def sampling(self) -> dict[str, Any]:
-        """Return, over all loaded models: active and waiting generations, sampled tokens, and seconds spent on them."""
+        """Return totals over all loaded models: active and waiting generations, sampled tokens, and seconds of sampling."""
         samplers = [loaded.sampler for loaded in list(self.backend.models.values())]
         return {
             "active": sum(len(sampler.decoder.active) for sampler in samplers),

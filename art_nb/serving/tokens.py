@@ -1,7 +1,7 @@
-"""The server's access token, and the browser cookies and one-time login codes that stand in for it.
+"""The server's access token, and browser cookies and one-time login codes that replace it.
 
-The disk holds the token's SHA-256 digest and the key that signs cookies, readable by the server's user only; a browser has a
-signed cookie; only the owner has the token itself.
+The server stores the SHA-256 digest of a token that it created, and a key for signing cookies, in files that only its user
+can read. A browser stores a signed cookie.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_CODES = 64
 
 
 class AccessToken:
-    """Checks tokens against the digest of the server's token (SHA-256, 32 bytes), and cookies that `key` has signed.
+    """Checks tokens against the digest of the server's token (SHA-256, 32 bytes), and signs and checks cookies.
 
-    The key is not derived from the digest: with the digest alone nobody can sign a cookie. A new token invalidates cookies.
+    The signing key is derived from `key` and `digest`: the digest alone is not enough, and a new token invalidates cookies.
     """
 
     def __init__(self, digest: bytes, key: bytes) -> None:
@@ -73,9 +73,9 @@ class LoginCodes:
 
 
 def load_token(folder: Path, token: str | None) -> tuple[AccessToken, str | None]:
-    """Use `token`, else the one whose digest is stored in `folder`, else create one. Also returns the text of a new one.
+    """Return an `AccessToken` for `token`, else for the digest in `folder`, else for a new token; and the new token or None.
 
-    Raises: ValueError when `token` is too short to be a secret or not printable ASCII, or a stored file is damaged.
+    Raises: ValueError when `token` has fewer than 16 characters or is not printable ASCII, or a stored file is damaged.
     """
     token = token and token.strip()
     if token is not None and not re.fullmatch("[ -~]{16,}", token):  # an HTTP header can hold it

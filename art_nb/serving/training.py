@@ -1,4 +1,4 @@
-"""Training requests of clients: each is applied once, however often it is sent."""
+"""Training requests of clients. A request that is repeated trains only once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from art_nb.serving.specs import ModelSpec, TrainRequest, TrainSFTRequest, read_
 from art_nb.storage.run_log import RunLog, plain_numbers
 from art_nb.types import LocalTrainResult
 
-MAX_KEPT = 64  # results of earlier requests
+MAX_KEPT = 64  # requests whose results are kept in memory
 
 
 class TrainingRequests:
-    """Runs training steps in the backend's event loop. publish: called with a spec or None, and a progress text."""
+    """Runs training steps in the backend's event loop. publish: called with the spec in training or None, and a status."""
 
     def __init__(self, models: ModelRegistry, publish: Callable[[ModelSpec | None, str], None]) -> None:
         self.models, self._publish = models, publish
@@ -27,12 +27,12 @@ class TrainingRequests:
         models.backend.progress = lambda text: publish(self._in_training, text)
 
     async def train(self, project: str, name: str, request: TrainRequest | TrainSFTRequest) -> dict[str, Any]:
-        """Train one step. A repeated request returns the same result: {"step", "metrics", "advantages"}.
+        """Train one step; return {"step", "metrics", "advantages"}. A repeated request returns the same result.
 
-        advantages: by group, trajectory and choice; None for a choice that was not trained on. After a restart they are
-            rounded to six decimals.
+        advantages: by group, trajectory and choice; None for a choice that was not trained on. After a restart of the server
+            they are rounded to six decimals.
 
-        Raises: StatusError 409 if the model is at another step; ValueError if the groups cannot be trained on.
+        Raises: as `ModelRegistry.load`; StatusError 409 if the model is at another step; others as `LocalBackend.train`.
         """
         model = await self.models.load(project, name)
         key = f"{project}/{name}/{request.key}"

@@ -1,7 +1,7 @@
 """A queue of episodes for workers, in one SQLite file that survives a kill.
 
-An episode is open, leased or done. A lease that is neither renewed nor finished before its deadline expires, and the episode
-is leased to the next worker. The first result of an episode counts; later ones are ignored.
+An episode is open, leased or done. A lease expires at its deadline unless it is renewed or its episode is finished; the
+episode is then open again. The first result of an episode counts; later ones are ignored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 MAX_LEASED_BYTES = 8 * 2**20  # of the scenarios of one lease; at least one episode is leased
-MAX_LEASES = 12  # of one episode: then it is marked as failed, because it may be killing its workers
+MAX_LEASES = 12  # of one episode; after the last expires, the episode fails, because it may be killing its workers
 LEASES_EXPIRED = {"type": "art_nb.LeaseExpired", "message": f"all its {MAX_LEASES} leases expired", "traceback": ""}
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS episodes (
@@ -32,7 +32,7 @@ CREATE INDEX IF NOT EXISTS open_episodes ON episodes (deadline) WHERE result IS 
 
 
 class WorkQueue:
-    """Batches of episodes in a file. Each call is one transaction; several threads and processes may call.
+    """Batches of episodes in a file. Each method is one transaction; several threads and processes may use the file.
 
     clock: returns wall-clock seconds, so that deadlines stay valid across a restart.
     """
@@ -55,7 +55,7 @@ class WorkQueue:
     def add(self, batch: str, model: str, step: int, scenarios: list[Any], group_size: int, seed: int) -> None:
         """Add `group_size` episodes of each scenario, unless the batch exists. Deletes the model's batches of earlier steps.
 
-        A scenario is stored once.
+        Each scenario (a JSON value) is stored once, not per episode. model: "project/name".
         """
         rows = [
             (batch, number * group_size + member, model, step, json.dumps([number, f"{seed} {step} {number} {member}"]))
@@ -72,10 +72,10 @@ class WorkQueue:
             )
 
     def lease(self, worker: str, most: int, seconds: float) -> list[dict[str, Any]]:
-        """Lease up to `most` episodes to a worker, fewer if their scenarios exceed MAX_LEASED_BYTES.
+        """Lease up to `most` episodes to a worker for `seconds`; fewer if their scenarios exceed MAX_LEASED_BYTES.
 
-        Each has batch, place (index in the batch), model, step, task {"scenario", "seed"}, lease. Earlier steps first, then
-        episodes that were leased least often, so that a few do not use up their leases.
+        Each has batch, place (index in the batch), model, step, task {"scenario", "seed"} and lease, the key of this call.
+        Earlier steps come first, then the episodes leased least often, so that no episode uses up its leases early.
         """
         now, lease = self._clock(), secrets.token_hex(8)
         with self._transaction() as connection:
@@ -105,7 +105,7 @@ class WorkQueue:
         return leased
 
     def renew(self, leases: list[str] | None, seconds: float) -> int:
-        """Extend the deadline of the episodes that these leases (None: all leases) still hold; return their number."""
+        """Extend these leases (None: all) to `seconds` from now; return the number of episodes that they still hold."""
         held = "IS NOT NULL" if leases is None else f"IN ({', '.join('?' * len(leases))})"
         with self._transaction() as connection:
             return connection.execute(
@@ -138,7 +138,7 @@ class WorkQueue:
         return dict(row)
 
     def results(self, batch: str) -> list[Any]:
-        """Return the results of a batch in the order of its episodes; None for episodes that are not done."""
+        """Return the results of a batch in the order of its episodes, None for unfinished ones; [] for an unknown batch."""
         with self._transaction() as connection:
             rows = connection.execute("SELECT result FROM episodes WHERE batch = ? ORDER BY place", (batch,)).fetchall()
         return [None if result is None else json.loads(result) for (result,) in rows]

@@ -55,7 +55,7 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("/leases")
     def lease(worker: Annotated[WorkerName, Body()], most: Annotated[int, Body(ge=1, le=1024)]) -> Response:
-        """Lease up to `most` episodes. Unless renewed within `seconds`, they are leased to another worker."""
+        """Lease up to `most` episodes. One that is neither renewed nor finished within `seconds` is leased again."""
         return _json({"episodes": work.lease(worker, most, seconds), "seconds": seconds})
 
     @router.post("/leases/renewed")
@@ -92,5 +92,5 @@ def routes(state: ServerState) -> APIRouter:
 
 
 def _json(content: Any) -> Response:
-    """Return JSON as Python writes it: FastAPI turns NaN into null, and cannot encode a lone surrogate."""
+    """Return JSON as `json.dumps` writes it: FastAPI turns NaN into null and cannot encode a lone surrogate."""
     return Response(json.dumps(content), media_type="application/json")

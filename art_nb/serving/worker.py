@@ -1,8 +1,8 @@
 """`art-nb worker URL --rollout my_module:rollout`: runs episodes for a server, on any machine, without a model or a GPU.
 
-A rollout is `async def rollout(model, scenario) -> Trajectory`. Each `chat.completions.create` of its
-`model.openai_client()` has a seed derived from episode and conversation: the samples are the same on any worker, however
-often the episode runs and however its tools are timed.
+A rollout is `async def rollout(model, scenario) -> Trajectory`. Each `chat.completions.create` of its asynchronous
+`model.openai_client()` gets a seed derived from the episode, the conversation and the number of earlier requests with it.
+The samples therefore do not depend on the worker, on repetitions of the episode or on the timing of its tools.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WorkerSettings(CommandSettings):
 
 
 class EpisodeSeeds:
-    """The seeds of one episode's requests. seed: the episode's."""
+    """Derives the seeds of one episode's requests. seed: the episode's own."""
 
     def __init__(self, seed: str) -> None:
         self._seed = seed
@@ -73,7 +73,7 @@ class EpisodeWorker:
         self._lease_seconds = 3 * POLL_SECONDS
 
     async def run(self) -> None:
-        """Run episodes until cancelled. Raises: Unreachable, TokenRefused, RequestRefused."""
+        """Run episodes until cancelled. Raises: as `Connection.ask`."""
         renewing = asyncio.create_task(self._renew_leases())
         try:
             while True:
@@ -112,7 +112,7 @@ class EpisodeWorker:
             raise
         except Exception as error:
             result = place | {"exception": PydanticException.of(error).model_dump()}
-        for _ in range(2):  # the result; if it is refused, the reason
+        for _ in range(2):  # first the result; if it is refused, the refusal as an exception
             try:
                 return await self.connection.ask("POST", "/api/work/results", result)
             except RequestRefused as error:
@@ -138,7 +138,7 @@ class EpisodeWorker:
 def load_rollout(name: str) -> Rollout:
     """Import the function "module:function"; modules in the working directory take precedence.
 
-    Raises: ValueError when there is none; ImportError.
+    Raises: ValueError for another format or an unknown function; ImportError, or any error of the module's own code.
     """
     module, colon, function = name.partition(":")
     if not colon or not module or not function:

@@ -1,18 +1,17 @@
-"""Atomic writes of folders, files and JSON lines: after a kill at any instant each holds its new or its old content.
+"""Atomic writes of folders and files, and appends to JSON Lines files, that a kill at any instant does not corrupt.
 
-A folder is written under a temporary name next to its target, flushed to disk with fsync and renamed. A killed writer can
-leave two kinds of entries, which `recover` cleans up:
+A folder or file is written under a temporary name next to its target, flushed to disk with fsync and renamed: it has either
+its new or its previous content. A killed writer can leave two kinds of entries, which `recover` cleans up:
 
     .tmp-PID-RANDOM         incomplete, or about to be deleted: garbage once process PID is dead
     .old-PID-RANDOM-NAME    the previous content of NAME, moved aside for an instant while NAME is replaced
 
-Writers of JSON lines to NAME lock `.NAME.lock`, and a process that has a model loaded locks `.lock` in its folder: empty
-files that stay. Only one machine at a time may write to a folder. These guarantees hold for a killed process on every
-system. Limits:
+Appends to NAME lock `.NAME.lock`, and `lock_folder` locks `.lock` in the folder; these empty files may remain. Only one
+machine at a time may write to a folder. After a kill these guarantees hold on every system. Other limits:
 
-    macOS      After a power failure, data that fsync has handed to the drive may be missing: it was in the drive's cache.
-    Windows    After a power failure a folder may have its previous content: folders cannot be fsynced. A file
-               that another program (a virus scanner) has open cannot be renamed or deleted; retries last RETRY_S seconds.
+    macOS      A power failure may lose data that fsync has written, because fsync does not flush the drive's own cache.
+    Windows    A power failure may restore a folder's previous content, because folders cannot be fsynced. A file that
+               another program (a virus scanner) has open cannot be renamed or deleted; both are retried for RETRY_S seconds.
 """
 
 import contextlib
@@ -32,11 +31,11 @@ from filelock import FileLock, Timeout
 
 WINDOWS = os.name == "nt"
 RETRY_S = 5.0
-LOCK_S = 10.0  # to wait for a lock: a killed process may take some time to end
+LOCK_S = 10.0  # seconds to wait for a lock: a killed process may take some time to end
 
 _LEFTOVER = re.compile(r"\.(?P<kind>tmp|old)-(?P<pid>\d+)-[0-9a-f]{8}(-(?P<name>.+))?")
 
-# Temporary names that this process is using: in a container its PID may be that of a killed predecessor.
+# Temporary names that this process is using. In a container, a killed predecessor may have had the same PID.
 _in_use: set[str] = set()
 
 
@@ -46,18 +45,18 @@ def step_folder(directory: Path, step: int) -> Path:
 
 
 def holds_model(folder: Path) -> bool:
-    """Whether a folder holds a model or an adapter, as transformers and PEFT write them."""
+    """Return whether a folder contains a model saved by transformers, or an adapter saved by PEFT."""
     return any((folder / name).exists() for name in ("config.json", "adapter_config.json"))
 
 
 def list_checkpoints(directory: Path) -> list[int]:
-    """Return the steps that have a checkpoint, ascending; none when the directory does not exist. Changes nothing."""
+    """Return the steps that have a checkpoint, ascending; [] when the directory does not exist. Changes nothing."""
     entries = directory.iterdir() if directory.exists() else ()
     return sorted(int(entry.name) for entry in entries if entry.name.isdecimal() and entry.is_dir())
 
 
 def latest(directory: Path) -> int | None:
-    """Return the last step that has a checkpoint."""
+    """Return the last step that has a checkpoint; None when there is none."""
     return max(list_checkpoints(directory), default=None)
 
 
@@ -66,16 +65,16 @@ class DamagedCheckpoint(ValueError):
 
 
 def set_aside(directory: Path, step: int) -> Path:
-    """Rename the checkpoint of a step, so that it no longer counts as one. Returns its new folder."""
+    """Rename the checkpoint of a step, so that `list_checkpoints` omits it. Returns its new folder."""
     aside = directory / f"damaged-{step:04d}-{secrets.token_hex(4)}"
     _retry_while_open(os.rename, step_folder(directory, step), aside)
     return aside
 
 
 def lock_folder(folder: Path) -> FileLock:
-    """Lock a folder for this process, which may lock it repeatedly, until the returned lock is released or the process ends.
+    """Lock a folder for this process, until the lock has been released as often as it was acquired, or the process ends.
 
-    Raises: RuntimeError when another process still holds the lock after LOCK_S seconds.
+    Keep the returned lock: garbage collection releases it. Raises: RuntimeError when another process holds it for LOCK_S.
     """
     folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder / ".lock", is_singleton=True, thread_local=False)
@@ -87,14 +86,14 @@ def lock_folder(folder: Path) -> FileLock:
 
 
 def prune(directory: Path, keep: set[int]) -> None:
-    """Delete the checkpoints of all steps not in `keep`; each disappears at once for every reader."""
+    """Delete the checkpoints of all steps not in `keep`, each atomically for readers."""
     finish_replacements(directory)  # else a deleted checkpoint could come back from its `.old` folder
     for step in {*list_checkpoints(directory)} - keep:
         _delete(step_folder(directory, step))
 
 
 def recover(directory: Path) -> None:
-    """Clean up after killed writers, before a run's first read. Safe while other processes of this container write."""
+    """Clean up after killed writers; call it before a run's first read. Other processes of this container may be writing."""
     import psutil  # os.kill(pid, 0) would end the process on Windows
 
     finish_replacements(directory)
@@ -107,7 +106,7 @@ def recover(directory: Path) -> None:
 def write_folder(path: str | Path, fill: Callable[[Path], None]) -> None:
     """Create or replace the folder `path`; `fill(folder)` writes its content into an empty folder.
 
-    Afterwards `path` holds all of the new or all of the previous content. Re-raises an exception of `fill` and cleans up.
+    If `fill` raises, the previous content stays. After a kill and `recover`, `path` has all of its new or previous content.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,9 +120,9 @@ def write_folder(path: str | Path, fill: Callable[[Path], None]) -> None:
 
 
 def write_file(path: str | Path, data: bytes, private: bool = False) -> None:
-    """Create or replace the file `path`; it holds `data` or its previous content, never a part.
+    """Create or replace the file `path` atomically: it contains all of `data`, or its previous content.
 
-    private: only this user can read the file at any time, and enter its folder if that is new.
+    private: on POSIX systems, only this user can ever read the file, and enter its folder if this call creates it.
     """
     path = Path(path)
     path.parent.mkdir(mode=0o700 if private else 0o777, parents=True, exist_ok=True)
@@ -136,11 +135,11 @@ def write_file(path: str | Path, data: bytes, private: bool = False) -> None:
 
 
 def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
-    """Append one line of JSON per row and flush them to the disk. Several processes may append to one file.
+    """Append one line of JSON per row and flush them to disk. Several processes may append to one file.
 
-    Adds no row if the write fails (disk full); a kill may leave the first few. First cuts off an incomplete last line.
+    Removes an incomplete last line first. If the write fails (disk full), no row is added; a kill may leave the first few.
 
-    Raises: ValueError for a row that JSON cannot hold (NaN, infinity, objects); nothing is written.
+    Raises: ValueError for a row that JSON cannot represent (NaN, infinity, objects); nothing is written.
     """
     data = b"".join(_line(path, number, row) for number, row in enumerate(rows))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -160,9 +159,9 @@ def append_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file of JSON lines; none when it does not exist. An incomplete last line is ignored.
+    """Return the rows of a JSON Lines file; [] when it does not exist. Ignores an incomplete last line.
 
-    Raises: ValueError naming file and line when a complete line is not JSON: `append_jsonl` did not write it.
+    Raises: ValueError when a complete line is not JSON, which `append_jsonl` never writes; names the file and the line.
     """
     if not path.exists():
         return []
@@ -179,7 +178,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _temporary(directory: Path):
-    """Yield a free path in `directory`, hence on the target's disk; on exit, delete what is there."""
+    """Yield an unused path in `directory`, so on the target's file system; on exit, delete what it contains."""
     path = directory / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
     _in_use.add(path.name)
     try:
@@ -195,10 +194,10 @@ def _temporary(directory: Path):
 
 
 def _replace_folder(new: Path, path: Path) -> None:
-    """Rename `new` to `path`. A folder that is not empty cannot be replaced by one rename: it is moved aside first.
+    """Rename `new` to `path`. One rename cannot replace a folder that is not empty, so that is moved aside first.
 
-    Between the two renames `path` is missing, and `recover` may move the old folder back, after a kill or while this
-    process runs: hence the loop, which makes a lock unnecessary.
+    Between the two renames `path` is missing, and another process's `recover` may move the old folder back. The loop then
+    tries again, so that no lock is needed.
     """
     try:
         while not _rename(new, path, unless={errno.ENOTEMPTY, errno.EEXIST}):
@@ -210,7 +209,7 @@ def _replace_folder(new: Path, path: Path) -> None:
 
 
 def finish_replacements(directory: Path) -> None:
-    """Move each `.old` folder back to its name, or delete it when the new folder has that name already."""
+    """Move each `.old` folder back to its name, or delete it when the new folder already has that name."""
     for old, match in _leftovers(directory, "old"):
         if (path := directory / match["name"]).exists():
             _delete(old)
@@ -219,7 +218,7 @@ def finish_replacements(directory: Path) -> None:
 
 
 def _delete(path: Path) -> None:
-    """Delete a folder or file at once for every reader: rename it first."""
+    """Delete a folder or file atomically for readers, by renaming it first."""
     with _temporary(path.parent) as garbage:
         _rename(path, garbage, unless={errno.ENOENT})  # deleted by another process
 
@@ -278,7 +277,7 @@ def _end_of_last_complete_line(file: FileIO) -> int:
 
 
 def _sync(path: Path) -> None:
-    """Flush a file, or a folder's list of names, to the disk. Windows cannot open folders and syncs only writable files."""
+    """Flush a file, or a folder's entries, to disk. Windows cannot open folders, and syncs only files opened for writing."""
     if WINDOWS and path.is_dir():
         return
     fd = os.open(path, os.O_RDWR if WINDOWS else os.O_RDONLY)

@@ -1,4 +1,4 @@
-"""Names of models and projects, which must be valid folder names on every system."""
+"""Names of models and projects, which must be valid folder names on Linux, macOS and Windows."""
 
 import re
 
@@ -7,7 +7,7 @@ DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9¹²³]|lpt[0-9¹²³]) *(\..*)?",
 
 
 def folder_name(argument: str, name: str) -> str:
-    """Return `name` if it can name a folder on Linux, macOS and Windows. Raises: ValueError about `argument`."""
+    """Return `name` if it can name a folder on Linux, macOS and Windows. Raises: ValueError, which names `argument`."""
     if not NAME.fullmatch(name) or DEVICE.fullmatch(name) or len(name.encode(errors="replace")) > 200:
         raise ValueError(
             f"{argument} is {name!r:.220}: it names a folder, so use letters, digits, spaces and _ - . + =, a letter, digit "

@@ -22,11 +22,11 @@ def fork_checkpoint(
 ) -> str:
     """Copy a checkpoint from one model's folder to another's, at the same step. Returns its origin, "project/name@step".
 
-    not_after_step: ignore later checkpoints. optimizer: copy the optimizer state too. check: called with the checkpoint;
-    raises if it cannot be used. Forking again from the same origin changes nothing.
+    Takes the latest checkpoint up to `not_after_step`. optimizer: copy the optimizer state, too. check: called with the
+    checkpoint's folder; raises if it cannot be used. Forking again from the same origin changes nothing.
 
     Raises, before anything is written: FileNotFoundError: there is no checkpoint. ValueError: all are later, or the target
-    model has been trained.
+    model has been trained. Any exception of `check`.
     """
     checkpoints.finish_replacements(source / "checkpoints")
     if not (found := checkpoints.list_checkpoints(source / "checkpoints")):

@@ -1,4 +1,4 @@
-"""Compute LoRA layers with fewer passes over memory, for small models on a CPU. Outputs and gradients stay the same."""
+"""Compute LoRA layers with fewer passes over memory, mainly for small models on a CPU. Results are equal up to rounding."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +13,10 @@ from torch.nn.functional import linear
 def fused_lora(model: torch.nn.Module) -> Iterator[None]:
     """Replace the forward of plain LoRA layers inside the `with` block.
 
-    PEFT passes over the layer's output four times to add B (A x). Here `addmm` adds the product to the output, in the
-    output's precision. If the weight is float32 and the rank is high for the size of the layer, as in the nano models, the
-    adapter is folded into it: (W + B A) x takes three products with a full matrix (forward, gradients of input and weight)
-    where W x + B (A x) takes two, and six thin ones. At the end of the block the folded weights' gradients go to A and B.
+    PEFT multiplies, scales and adds B (A x) in separate passes over memory. Here `addmm` adds the product to the output, in
+    the precision of x. If the weight is float32 and the rank is high for the size of the layer, as in the nano models, the
+    adapter is folded into the weight: (W + B A) x takes three products with full matrices (forward, gradients of input and
+    weight); W x + B (A x) takes two, and six with thin ones. At the end the weights' gradients are propagated to A and B.
     """
     layers = [module for module in model.modules() if _is_plain_lora(module)]
     folded = []
@@ -38,7 +38,7 @@ def fused_lora(model: torch.nn.Module) -> Iterator[None]:
 
 
 def _is_plain_lora(module: torch.nn.Module) -> bool:
-    """Whether it is a linear layer with active adapters that add their product to its output and do nothing else."""
+    """Whether the module is a linear layer with enabled adapters and no dropout (`load_policy` rejects LoRA variants)."""
     if type(module) is not LoraLinear or type(module.base_layer) is not torch.nn.Linear or module.disable_adapters:
         return False
     return not any(isinstance(module.lora_dropout[name], torch.nn.Dropout) for name in module.active_adapters)
@@ -46,7 +46,7 @@ def _is_plain_lora(module: torch.nn.Module) -> bool:
 
 def _should_fold(layer: LoraLinear) -> bool:
     if layer.base_layer.weight.dtype != torch.float32:
-        return False  # W + B A is float32: products with it raise an error, or rounding it loses small adapters
+        return False  # W + B A is float32: a product with a half-precision x fails, and rounding would lose small adapters
     rank = sum(layer.r[name] for name in layer.active_adapters)
     return layer.in_features * layer.out_features < 3 * rank * (layer.in_features + layer.out_features)
 

@@ -1,4 +1,4 @@
-"""The mathematics of GRPO that training needs in plain torch: advantages from rewards, entropy, ratio and KL estimate.
+"""The mathematics of GRPO in plain torch, without the loss: advantages from rewards, entropy, ratio and KL estimate.
 
 The loss is TRL's. Does not depend on models, tokenizers or trainers. B is the number of completions, T the length of the
 longest one, V the size of the vocabulary.
@@ -14,7 +14,7 @@ from torch import Tensor
 
 ScaleRewards = Literal["group", "batch", "none"]
 
-# Gives a group of equal rewards the advantage 0 instead of 0 / 0. TRL's value.
+# Added to the standard deviation, so that equal rewards give the advantage 0 instead of 0 / 0. TRL's value.
 STD_FLOOR = 1e-4
 
 
@@ -23,10 +23,10 @@ def group_advantages(rewards: Tensor, group_ids: Tensor, scale_rewards: ScaleRew
 
     rewards: (B,) float, finite. group_ids: (B,) integers, equal for the completions of one group; groups may differ in
     size. scale_rewards: divide by the standard deviation of the group's rewards ("group"), of all rewards ("batch"), or
-    not ("none"). Returns (B,); a group of one, or with equal rewards, gets 0. Raises: ValueError: unknown scale_rewards.
+    not ("none"). Returns (B,): 0 in a group of one, 0 up to rounding for equal rewards. Raises: ValueError: unknown scale.
 
-    Source: DeepSeekMath, section 4.1.2 (outcome supervision); "none" is Dr. GRPO, section 3.2, which shows that the
-    division favours groups with a small deviation. The deviation is the unbiased one (n - 1) plus 1e-4, as in TRL.
+    Source: DeepSeekMath, section 4.1.2 (outcome supervision). "none" is from Dr. GRPO, whose section 3 shows that the
+    division favours groups with a small deviation. As in TRL, the deviation is computed with n - 1, and 1e-4 is added.
     """
     centred = rewards - _mean_by(rewards, group_ids)
     return _scaled(centred, rewards, group_ids, scale_rewards)
@@ -42,10 +42,10 @@ def turn_advantages(
 
     turn_rewards: one list per trajectory, one finite reward per turn; lengths may differ. discount: in [0, 1], the weight
     of a reward one turn later. group_ids: the group of each trajectory; None: all are one group. scale_rewards: as in
-    `group_advantages`, over all returns. Returns lists of the same shape; a turn that only one trajectory reached gets 0.
+    `group_advantages`, over all returns. Returns lists of the same lengths; a turn that only one trajectory reached gets 0.
 
     With one turn each, this equals `group_advantages`. Source: DeepSeekMath, section 4.1.3 (process supervision), which
-    normalises the rewards and then sums them. Summing first does not penalise a turn for the number of turns after it.
+    normalises the rewards and then sums them. Here they are summed first, so that the number of later turns is no penalty.
     """
     returns = [returns_to_go(rewards, discount) for rewards in turn_rewards]
     lengths = [len(turns) for turns in returns]
@@ -70,7 +70,7 @@ def returns_to_go(rewards: list[float], discount: float = 1.0) -> list[float]:
 
 
 def _scaled(centred: Tensor, values: Tensor, group_ids: Tensor, scale_rewards: ScaleRewards) -> Tensor:
-    """Divide `centred` (N,) by the standard deviation of `values` (N,) within the group or the batch, or by nothing."""
+    """Return `centred` (N,) divided by the standard deviation of `values` (N,) in the group or the batch, or unchanged."""
     if scale_rewards == "none":
         return centred
     if scale_rewards == "group":
@@ -81,14 +81,14 @@ def _scaled(centred: Tensor, values: Tensor, group_ids: Tensor, scale_rewards: S
 
 
 def _mean_by(values: Tensor, ids: Tensor) -> Tensor:
-    """Return (N,) for each element the mean of the values with the same id."""
+    """Return (N,): for each element, the mean of the values with the same id."""
     _, index, count = ids.unique(return_inverse=True, return_counts=True)
     total = values.new_zeros(len(count)).index_add(0, index, values)
     return (total / count)[index]
 
 
 def _std_by(values: Tensor, ids: Tensor) -> Tensor:
-    """Return (N,) for each element the standard deviation (n - 1) of the values with the same id; 0 for a single one."""
+    """Return (N,): for each element, the standard deviation (n - 1) of the values with the same id; 0 for a single value."""
     _, index, count = ids.unique(return_inverse=True, return_counts=True)
     squares = (values - _mean_by(values, ids)).square()
     total = values.new_zeros(len(count)).index_add(0, index, squares)
@@ -102,7 +102,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
-    """Return pi(token) / pi_old(token), the probability of each token now over that when it was sampled.
+    """Return pi(token) / pi_old(token): the probability of each token now, divided by that when it was sampled.
 
     (B, T), (B, T) -> (B, T). Source: DeepSeekMath, equation 3 (the fraction in it).
     """
@@ -112,8 +112,8 @@ def ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
 def kl_k3(logp: Tensor, ref_logp: Tensor) -> Tensor:
     """Return r - 1 - log r with r = pi_ref / pi: on samples of pi an unbiased estimate of KL(pi, pi_ref), never negative.
 
-    Its variance is low. On policy its gradient is that of KL(pi_ref, pi); multiplied by `ratio`, that of KL(pi, pi_ref).
-    (B, T), (B, T) -> (B, T), in nats. Source: Schulman's note, k3; DeepSeekMath, equation 4.
+    Its variance is low. On policy its gradient is on average that of KL(pi_ref, pi), and multiplied by `ratio` that of
+    KL(pi, pi_ref). (B, T), (B, T) -> (B, T), in nats. Source: Schulman's note, k3; DeepSeekMath, equation 4.
     """
     log_r = ref_logp - logp
     return log_r.exp() - 1 - log_r

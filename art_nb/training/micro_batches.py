@@ -1,7 +1,7 @@
-"""Micro-batches: split sequences into them, and lay each out as a prefix tree or as padded rows.
+"""Split sequences into micro-batches, and lay each out as a prefix tree or as padded rows.
 
-A micro-batch is TRL's input dictionary, whose tensors have a row per sequence, plus "layout", which the model receives
-instead of them. Does not depend on losses or models.
+A micro-batch is TRL's input dictionary, whose tensors have a row per sequence, plus "layout", the model's input in place
+of these tensors. Does not depend on losses or models.
 """
 
 import math
@@ -20,7 +20,7 @@ class Layout:
     """The tokens of one forward pass, in `height` rows of `width`.
 
     forward: arguments of the decoder's forward. needed: (height, width) bool, the R positions whose output predicts a
-    trained token. rows: (M,), for each trained token (in the order of `tool_mask`) the index of the output that predicts it.
+    trained token. rows: (M,), for each trained token in row-major order, which of these R outputs predicts it.
     """
 
     forward: dict[str, Any]
@@ -31,8 +31,8 @@ class Layout:
 def padded_layout(batch: dict[str, torch.Tensor]) -> Layout:
     """Return a layout with a row per sequence.
 
-    The padding is on the right, where a causal model does not attend to it: without a mask attention is fastest. The last
-    token predicts nothing and is left out.
+    The padding is on the right, where a causal model does not attend to it, so no mask is passed: attention is faster
+    without one. The last column predicts nothing and is left out.
     """
     ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)[:, :-1]
     needed = batch["tool_mask"].bool()
@@ -56,7 +56,7 @@ def tree_layout(batch: dict[str, torch.Tensor], sequences: list[TokenSequence]) 
 def split_sequences(
     sequences: list[TokenSequence], max_tokens: int, max_sequences: int, as_tree: bool
 ) -> list[list[TokenSequence]]:
-    """Group sequences with common prefixes (`as_tree`), or of similar length.
+    """Split sequences into groups of at most `max_sequences`, with common prefixes (`as_tree`) or of similar length.
 
     A group has at most `max_tokens` nodes of a prefix tree, or tokens including padding, unless a single sequence has more.
     """
@@ -65,7 +65,7 @@ def split_sequences(
     tokens = 0
     for sequence in sorted(sequences, key=lambda s: s.ids if as_tree else [len(s.ids)]):
         length = len(sequence.ids)
-        # In ascending order of length, the last sequence's is the width of the padded rows.
+        # In ascending order of length, the last sequence's length is the width of the padded rows.
         tokens = tokens + length - common_prefix(previous, sequence.ids) if as_tree else (len(groups[-1]) + 1) * length
         if groups[-1] and (len(groups[-1]) == max_sequences or tokens > max_tokens):
             groups.append([])
@@ -78,8 +78,8 @@ def split_sequences(
 def collate(sequences: list[TokenSequence], pad: int, device: torch.device, as_tree: bool) -> dict[str, Any]:
     """Return a micro-batch of B sequences.
 
-    The first token of each is TRL's prompt, (B, 1), the rest its completion, (B, T), so that all padding (token `pad`) is
-    on the right. `tool_mask` is 1 on trained tokens, which may be anywhere.
+    The first token of each is TRL's prompt, (B, 1), and the rest is its completion, (B, T), so all padding (token `pad`) is
+    on the right. `tool_mask`, (B, T), is 1 on trained tokens. All other per-token values are (B, T).
     """
     width = max(len(s.ids) for s in sequences)
 

@@ -26,7 +26,7 @@ class PolicyNames:
         return str(PolicyName(self.name, self.step if step is None else step))
 
     def step_of(self, policy: str) -> int | None:
-        """Return the step in the name of a policy; None for the base model."""
+        """Return the step in the name of a policy; None for a name without a step, such as the base model's."""
         found = None if policy == self.base else PolicyName.parse(policy)
         return found.step if found else None
 
@@ -35,9 +35,9 @@ class PolicyNames:
         return checkpoints.step_folder(self.folder, step)
 
     def resolve(self, name: str | None = None) -> str:
-        """Return "name@step" for the name of a policy, or for None, which means the latest; or the base model's name.
+        """Return the full name of a policy, "name@step" or the base model's name. name: one of `names`; None: the latest.
 
-        Raises: RequestError for an unknown name; it lists the known ones.
+        Raises: RequestError for an unknown name; the message lists the known ones.
         """
         if name is None or name == self.name:
             return self.at()

@@ -1,4 +1,4 @@
-"""The policies of one model, by name, loaded for sampling. The most recently used ones stay in memory."""
+"""The policies of one model, loaded by name for sampling. The most recently used ones stay in memory."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -16,8 +16,8 @@ IN_MEMORY = 8  # each is a copy of a small model's weights, or a large model's a
 class PolicyStore(PolicyNames):
     """Loads the policies of one model from its checkpoints.
 
-    policy: the policy in training, with the base model and an adapter of the same shape. seed: of all sampling; combined
-    with the step. base_folder: of the base model, if it is not `base`.
+    policy: the policy in training, which has the base model and an adapter of the same shape. seed: of all sampling;
+    combined with the step. base_folder: of the base model; None: `base`.
     """
 
     def __init__(self, policy: Policy, name: str, base: str, folder: Path, seed: int, base_folder: Path | None = None):
@@ -27,7 +27,7 @@ class PolicyStore(PolicyNames):
         self.load = lru_cache(maxsize=IN_MEMORY)(self._load)
 
     def get(self, name: str | None = None) -> NamedPolicy:
-        """Return the policy with that name; None: the latest. Raises: RequestError, as `resolve`."""
+        """Return the policy with that name; None: the latest. Raises: as `resolve` and `read_adapter`."""
         return self.load(self.resolve(name))
 
     def clear(self) -> None:

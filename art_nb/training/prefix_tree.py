@@ -1,6 +1,6 @@
-"""Prefix trees: compute the tokens that sequences have in common once, in the forward and in the backward pass.
+"""Prefix trees: compute each shared prefix of token sequences only once, in the forward and in the backward pass.
 
-A node of the tree is a token together with all tokens before it: what a causal model computes there depends on nothing else.
+A node of the tree is a token together with all tokens before it: the output of a causal model there depends on nothing else.
 The nodes form one unpadded row. Each keeps its position in its sequences and attends only to itself and its ancestors.
 Outputs and gradients equal those of the separate sequences up to rounding (dropout draws once per node).
 
@@ -22,17 +22,17 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from art_nb.inference.slots import common_prefix
 
 ATTENTION = "art_nb_prefix_tree"
-MAX_QUERIES = 256  # per tile: keys after a tile's last query, or before its window, are skipped
+MAX_QUERIES = 256  # per tile: keys after a tile's last query, or before its first query's window, are skipped
 CALL_COST = 4096  # one more attention call costs as much as computing this many scores
 
 
 def tree_attention(module, query, key, value, attention_mask, prefix_tree=None, **options):
-    """Attention function for transformers. Models pass on their forward's `prefix_tree=`; without it, plain attention."""
+    """Attention function for transformers, whose models pass it their forward's `prefix_tree=`; None: plain attention."""
     if prefix_tree is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     window, scaling = options.get("sliding_window"), options["scaling"]
-    if not _on_cpu(query) and query.dtype != torch.float32:  # small models, in float32, would mostly compile
-        options = {"scaling": scaling, "kernel_options": {"BACKEND": "TRITON"}}  # not the one for decoding, which fails here
+    if not _on_cpu(query) and query.dtype != torch.float32:  # models in float32 are small: compiling takes too long
+        options = {"scaling": scaling, "kernel_options": {"BACKEND": "TRITON"}}  # the decoding kernel fails here
         return flex_attention_forward(module, query, key, value, prefix_tree.block_mask(window), **options)
     last = module.layer_idx == module.config.num_hidden_layers - 1
     return prefix_tree.attend(query, key, value, scaling, window, last), None
@@ -57,9 +57,9 @@ def enable_tree_attention(decoder: PreTrainedModel) -> Iterator[None]:
 
 @torch.no_grad()
 def supports_prefix_trees(decoder: PreTrainedModel) -> bool:
-    """Whether a decoder computes the same from a small tree as from its sequences one by one.
+    """Whether a decoder gives the same outputs for a small tree as for its sequences one by one.
 
-    It does not if layers keep a state, attend in chunks, drop attention weights or bypass transformers' attention interface.
+    It does not if layers keep a state, attend in chunks, use attention dropout or bypass transformers' attention interface.
     """
     kinds = getattr(decoder.config, "layer_types", None) or ["full_attention"]
     dropout = any(getattr(decoder.config, name, 0) for name in ("attention_dropout", "attn_pdrop"))
@@ -69,7 +69,7 @@ def supports_prefix_trees(decoder: PreTrainedModel) -> bool:
     decoder.eval()
     sequences = [[5, 6, 7], [5, 6, 8, 9], [5, 6, 8, 10, 11], [12, 6, 7]]
     tree = PrefixTree(sequences, decoder.device)
-    tree.dtype = decoder.dtype  # in which the rows below are computed
+    tree.dtype = decoder.dtype  # the precision of the rows below
     rows = [decoder(input_ids=tree.ids.new_tensor([ids]), use_cache=False).last_hidden_state[0] for ids in sequences]
     with enable_tree_attention(decoder):
         found = decoder(input_ids=tree.ids[None], position_ids=tree.positions[None], prefix_tree=tree, use_cache=False)
@@ -87,9 +87,9 @@ class Tile(NamedTuple):
 
 
 class PrefixTree:
-    """The N nodes of some sequences in one row: each sequence adds its tokens after the prefix shared with the one before.
+    """The N nodes of the sequences in one row: each sequence adds the tokens after its common prefix with the previous one.
 
-    Sort the sequences for the smallest tree: then each shares most with the one before it.
+    Sorted sequences give the smallest tree: each then shares its longest prefix with the previous one.
 
     ids, positions: (N,), of the nodes. paths: for each sequence the nodes of its tokens. ends: (N,): node n and its
     descendants are n, n + 1, ... ends[n] - 1. needed: (N,) bool, the nodes whose output of the last layer is used.
@@ -130,8 +130,8 @@ class PrefixTree:
         """Attention of each node to itself and its ancestors, in plain torch.
 
         query: (1, H, N, D); key: (1, K, N, D); value: (1, K, N, Dv); H a multiple of K. Returns (1, N, H, Dv).
-        window: number of tokens that a token attends to, itself included. last: whether this is the last layer, where
-        nodes that are not needed get 0.
+        window: number of tokens that a token attends to, itself included; None: all. last: whether this is the last layer,
+        where the output is 0 at nodes that are not needed.
         """
         heads, kv_heads, given = query.shape[1], key.shape[1], query.dtype
         dtype = torch.promote_types(given, self.dtype) if _on_cpu(query) else given
@@ -142,7 +142,7 @@ class PrefixTree:
             k, v = (x.index_select(0, call.keys) for x in (key, value))
             k, v = (x.view(call.tiles, -1, kv_heads, x.shape[1] // kv_heads) for x in (k, v))
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-            if not _on_cpu(query):  # where the memory-saving kernels need as many key heads as query heads
+            if not _on_cpu(query):  # a GPU's memory-efficient kernels need as many key heads as query heads
                 k, v = (x.repeat_interleave(heads // kv_heads, 1) for x in (k, v))
             out = scaled_dot_product_attention(q, k, v, attn_mask=call.mask, scale=scaling, enable_gqa=heads != k.shape[1])
             outputs.append(out.transpose(1, 2).flatten(0, 1).flatten(1))
@@ -158,12 +158,12 @@ class PrefixTree:
                 return (key <= query) & (query < self.ends[key]) & (self.positions[key] >= lowest[query])
 
             compiled = not _on_cpu(self.ids)  # uncompiled, it allocates an N x N mask
-            with torch.no_grad(), torch.autocast(self.ids.device.type, enabled=False):  # other modes would recompile it
+            with torch.no_grad(), torch.autocast(self.ids.device.type, enabled=False):  # else each mode recompiles it
                 self._block_masks[window] = create_block_mask(attends, None, None, n, n, self.ids.device, _compile=compiled)
         return self._block_masks[window]
 
     def _plan(self, window: int | None, last: bool, dtype: torch.dtype) -> "AttentionPlan":
-        """Return the plan of a layer; all layers of a kind share one."""
+        """Return the plan of a layer; layers with the same window, role (`last`) and dtype share one."""
         if window and window >= max(map(len, self.paths)):
             window = None
         if (window, last, dtype) not in self._plans:
@@ -196,7 +196,7 @@ class AttentionCall(NamedTuple):
 class AttentionPlan:
     """The attention calls of a layer. rows: (N,), the row of each node in their concatenated outputs.
 
-    Nodes that do not attend have the row after the last, which contains zeros.
+    Nodes that do not attend are mapped to the row after the last, which contains zeros.
     """
 
     def __init__(self, tree: PrefixTree, tiles: list[Tile], window: int | None, dtype: torch.dtype):

@@ -1,7 +1,7 @@
-"""Data-parallel training: each process takes a share of the micro-batches, and losses and gradients are summed over all.
+"""Data-parallel training: each process takes a share of the micro-batches; losses and gradients are summed by all-reduce.
 
 Does not depend on models or losses. Uses torch's `ProcessGroupGloo` directly, without the global state of
-`torch.distributed`: when a process dies, the group is dropped and another one is created.
+`torch.distributed`, so that a group whose process has died can be replaced by a new one.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ class SingleProcess:
     size = 1
 
     def shard(self, items: list[T]) -> list[T]:
-        """Return the items of this process; every item belongs to exactly one process."""
+        """Return this process's share of the items; every item belongs to exactly one process."""
         return items
 
     def sum_in_place(self, tensors: list[torch.Tensor]) -> None:
-        """Replace each tensor with its sum over all processes, which pass equal shapes. Raises: PeerLost."""
+        """Replace each tensor by its float32 sum over all processes, which pass equal shapes. Raises: PeerLost."""
 
     def minimum(self, values: list[float]) -> list[float]:
-        """Return the minimum of each value over all processes. Raises: PeerLost."""
+        """Return the minimum of each value over all processes, which pass equally many. Raises: PeerLost."""
         return values
 
 
 class ProcessGroup(SingleProcess):
-    """Process number `rank` of `size`. The constructor blocks until all have joined.
+    """Process number `rank` (from 0) of `size`. The constructor blocks until all have joined.
 
-    Rank 0 listens on host and port. Gloo listens on a port of its own in each process, at the address of its hostname: the
-    machines must be able to reach each other there; block these ports for all others.
+    Rank 0 listens at `host` and `port`. In each process Gloo also listens on a port of its own, at the address of the
+    machine's hostname. The machines must reach each other there; block these ports for all others.
 
     join_timeout: seconds to wait for the others to join.
 
-    Raises: PeerLost when not all join in time.
+    Raises: PeerLost when not all join in time, or rank 0 cannot listen.
     """
 
     def __init__(self, rank: int, size: int, host: str, port: int, *, join_timeout: float = 60.0):
         self.rank, self.size = rank, size
         timeout = timedelta(seconds=join_timeout)
         try:
-            # torch would listen on all interfaces, and does not check who connects.
+            # By default torch listens on all interfaces, without authentication.
             listening = socket.create_server((host, port), backlog=size).detach() if rank == 0 else None
             store = torch.distributed.TCPStore(host, port, size, rank == 0, timeout, master_listen_fd=listening)
             self._group = torch.distributed.ProcessGroupGloo(store, rank, size, timeout)

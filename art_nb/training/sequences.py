@@ -1,4 +1,4 @@
-"""Token sequences from trajectories: exact token ids, which of them are trained, and their advantages.
+"""Token sequences from trajectories: exact token ids, a mask of the trained tokens, log-probabilities and advantages.
 
 `build_sequences` is for GRPO, `demonstration_sequences` for supervised fine-tuning.
 """
@@ -22,10 +22,10 @@ from art_nb.types import MessageOrChoice, PolicyName, TrainConfig
 
 @dataclass
 class TokenSequence:
-    """T tokens; each list has a value per token. Where `trained` is False the fields below it are 0.
+    """T tokens; each list has one value per token. Where `trained` is False, the later fields are 0 or False.
 
-    trained: whether the token was sampled and is trained on. logprobs: log-probability under the sampler, NaN if unknown.
-    off_policy: whether a policy other than the one in training sampled it; its ratio is then relative to that policy.
+    trained: whether the loss includes the token. logprobs: the sampler's (natural log, temperature 1); NaN if unknown.
+    off_policy: whether a policy other than the one in training sampled it; the ratio is then relative to that policy.
     """
 
     ids: list[int] = field(default_factory=list)
@@ -37,7 +37,7 @@ class TokenSequence:
     def add(
         self, ids: list[int], logprobs: list[float] | None = None, advantage: float = 0.0, off_policy: bool = False
     ) -> None:
-        """Append trained tokens, or tokens of a prompt (logprobs None)."""
+        """Append tokens: trained ones with their `logprobs`, context with None."""
         self.ids += ids
         self.off_policy += [off_policy] * len(ids)
         self.trained += [logprobs is not None] * len(ids)
@@ -49,7 +49,7 @@ class TokenSequence:
 class ChoiceFilter:
     """Selects the choices to train on: those of the policy's model or of an unknown sampler and, if requested, all others.
 
-    policy: "name@step" of the policy in training; None: every choice is on-policy. other_policies: train on all choices.
+    policy: "name@step" of the policy in training; None: accept every choice as on-policy. other_policies: accept all.
     """
 
     policy: str | None = None
@@ -61,7 +61,7 @@ class ChoiceFilter:
         return self.other_policies or not (self.policy and sampler) or _model(sampler) == _model(self.policy)
 
     def is_off_policy(self, choice: Choice) -> bool:
-        """Whether another policy sampled it; another step of the same model counts as another policy."""
+        """Whether a known policy other than the one in training sampled the choice, e.g. another step of the same model."""
         sampler = _sampler(choice)
         return bool(self.policy and sampler) and sampler != self.policy
 
@@ -76,11 +76,12 @@ def build_sequences(
 ) -> tuple[list[TokenSequence], dict[str, float]]:
     """Return the sequences to train on, and counts: groups, groups_without_signal and, if any, trajectories_of_others.
 
-    policy: "name@step" of the policy in training. Sets `token_advantages` on each choice to train on. A group whose
-    advantages are all zero carries no signal: it is trained on only with a KL penalty. context: the model's, in tokens.
+    policy: "name@step" of the policy in training. context: maximum number of tokens per sequence. A group whose advantages
+    are all zero has no signal: it is trained on only with a KL penalty. Sets `token_advantages` on each accepted choice.
 
-    Raises: ValueError: there is no trajectory, or none of this model; a reward is not finite; turn rewards do not fit the
-        turns; a trajectory has no trainable token, or exceeds `context`. Groups and trajectories are counted from 0.
+    Raises: ValueError: there is no trajectory, or none of this model; a reward is not finite; the numbers of turn rewards
+        and choices differ; a message has no role; a trajectory has no trainable token or an empty prompt, or exceeds
+        `context`. RequestError (a ValueError): malformed messages or tools. Groups and trajectories are counted from 0.
     """
     check_groups(groups)
     choice_filter = ChoiceFilter(policy, config.other_policies)
@@ -116,10 +117,7 @@ def build_sequences(
 
 
 def strongest(sequences: list[TokenSequence], share: float) -> list[TokenSequence]:
-    """Return this share of the sequences, at least one: those with the largest absolute advantages, in their order.
-
-    A sequence of several turns is ranked by its largest absolute advantage.
-    """
+    """Return the share of sequences with the largest absolute advantage of any token, at least one, in their order."""
     if share == 1 or not sequences:
         return sequences
     strength = [max(map(abs, sequence.advantages)) for sequence in sequences]
@@ -128,7 +126,7 @@ def strongest(sequences: list[TokenSequence], share: float) -> list[TokenSequenc
 
 
 def check_groups(groups: list[TrajectoryGroup]) -> None:
-    """Raises: ValueError when there is no trajectory, a reward is not a finite number, or a message has no role."""
+    """Check the groups. Raises: ValueError: no trajectory, a reward that is not finite, or a message without a role."""
     if not any(len(group) for group in groups):
         failed = [e for group in groups for e in group.exceptions]
         first = f"; the first of {len(failed)} errors: {failed[0].type}: {failed[0].message}" if failed else ""
@@ -144,7 +142,7 @@ def check_groups(groups: list[TrajectoryGroup]) -> None:
 
 
 def has_signal(group: TrajectoryGroup, advantages: list[list[float]]) -> bool:
-    """Whether an advantage of the group, not scaled, differs from zero by more than the rounding error of its baseline."""
+    """Whether any of the group's unscaled `advantages` differs from 0 by more than the rounding error of its baseline."""
     rewards = [abs(r) for t in group for r in ([t.reward] if t.turn_rewards is None else t.turn_rewards)]
     return any(abs(a) > 1e-9 * max(rewards, default=0.0) for choices in advantages for a in choices)
 
@@ -154,7 +152,8 @@ def compute_advantages(
 ) -> list[list[list[float]]]:
     """Return advantages[group][trajectory][choice]: by turn in groups with turn rewards, else one per trajectory.
 
-    excluded: trajectories to leave out of the baseline; their advantages are 0.
+    excluded: whether to leave a trajectory out of baseline and scale; its advantages are then 0. With scale_rewards "batch",
+    groups with turn rewards and the other groups are scaled separately.
 
     Raises: ValueError when a trajectory of a group with turn rewards does not have one for each choice.
     """
@@ -216,13 +215,14 @@ def _trajectory_sequences(
 def demonstration_sequences(
     trajectories: Iterable[Trajectory], tokenizer, context: int | None = None
 ) -> list[list[TokenSequence]]:
-    """Return the sequences of each trajectory, its additional histories included, to train on the assistant's turns.
+    """Return the sequences of each trajectory, additional histories included; all turns of the assistant are trained.
 
-    A turn is tokenised as it would be sampled: after the prompt that the template renders from the messages before it.
-    An assistant message without a message before it is not trained on. context: maximum number of tokens per sequence.
+    A turn is tokenised as it would be sampled, after the prompt that the template renders from the messages before it; a
+    turn of art_nb's sampler keeps its tokens. The first message of a history is never trained. context: maximum number of
+    tokens per sequence.
 
-    Raises: ValueError when there is no trajectory, or one (counted from 0) has nothing to train on or is too long.
-        RequestError (a ValueError) when messages or tools are malformed.
+    Raises: ValueError when there is no trajectory, or one (counted from 0) has nothing to train on, a message without a role
+        or more than `context` tokens. RequestError (a ValueError) when messages or tools are malformed.
     """
     prompts = PromptEncoder(tokenizer, [])
     built = []
@@ -264,7 +264,7 @@ def add_turn(
     sequences: list[TokenSequence], prompt: list[int], sampled: list[int], logprobs: list[float],
     advantage: float = 0.0, off_policy: bool = False,
 ) -> None:  # fmt: skip
-    """Add a turn to the last sequence if its prompt extends that sequence token for token, else to a new one."""
+    """Add a turn to the last sequence if the turn's prompt extends it token for token, else to a new sequence."""
     if not sequences or prompt[: len(sequences[-1].ids)] != sequences[-1].ids:
         sequences.append(TokenSequence())
     current = sequences[-1]
@@ -277,7 +277,7 @@ def turn_tokens(
 ) -> tuple[list[int], list[int], list[float]]:
     """Return (prompt ids, answer ids, logprobs) of the assistant turn `item` at `index` of a history.
 
-    They are exact if art_nb's sampler produced the turn. Otherwise the messages are tokenised, and the logprobs are NaN.
+    Exact for turns of art_nb's sampler. Others are tokenised, with NaN logprobs. Raises: RequestError: malformed messages.
     """
     if isinstance(item, Choice) and is_sampled(item):
         return item.prompt_token_ids, item.token_ids, item.token_logprobs

@@ -1,4 +1,4 @@
-"""Save and load what training has changed: the adapter as PEFT stores it, and the optimizer's state. Safetensors only."""
+"""Save and load the trained state: the adapter in PEFT's format and the optimizer's state, both as safetensors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_adapter(policy: Policy, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def load_policy_state(policy: Policy, optimizer: torch.optim.Optimizer, folder: Path) -> None:
-    """Load what `save_policy_state` wrote. Raises, with nothing loaded: as `read_adapter`."""
+    """Load the files of `save_policy_state`. Raises, with nothing loaded: as `read_adapter`."""
     adapter, optimizer_state = read_adapter(policy, folder), _load(folder / OPTIMIZER)
     set_peft_model_state_dict(policy.model, adapter)
     state: OptimizerState = {}
@@ -66,10 +66,10 @@ def _load(path: Path, device: torch.device | str = "cpu") -> dict[str, torch.Ten
 
 
 def set_optimizer_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:
-    """Replace the optimizer's state (if another kind wrote `state`, by none) and drop gradients; learning rate etc. stay."""
+    """Replace the optimizer's state, drop its gradients, keep its settings. A `state` without its entries counts as {}."""
     if state:
         kind, settings = type(getattr(optimizer, "optimizer", optimizer)), dict(optimizer.param_groups[0])
-        probe = torch.nn.Parameter(settings["params"][0].new_zeros(2, 2))  # a step gives it the names of this kind
+        probe = torch.nn.Parameter(settings["params"][0].new_zeros(2, 2))  # a step creates the entries that this class keeps
         probe.grad, settings["params"] = torch.zeros_like(probe), [probe]
         new = kind(**{name: settings[name] for name in inspect.signature(kind).parameters.keys() & settings.keys()})
         new.step()

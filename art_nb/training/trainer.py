@@ -36,8 +36,8 @@ MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recom
 class SequenceTrainer:
     """A mixin, listed before a TRL trainer class among the bases.
 
-    tokens_per_micro_batch: distinct tokens per forward pass (padded tokens without prefix trees). None: on a GPU 256 for
-        each GiB of its memory and at most 16384; 1536 on a CPU, where small batches are faster as they stay in its cache.
+    tokens_per_micro_batch: maximum size of a forward pass that holds several sequences: nodes of the prefix tree, or padded
+        tokens. None: on a GPU 256 per GiB of memory, at most 16384; on a CPU 1536, because small batches fit its cache.
     trl_arguments: arguments of TRL's trainer.
     """
 
@@ -57,18 +57,18 @@ class SequenceTrainer:
         trl_arguments["args"]._n_gpu = 1  # TRL refuses several visible GPUs; only one is used here
         with _preserved_random_states():
             super().__init__(model=policy.model, processing_class=policy.tokenizer, **trl_arguments)  # type: ignore[call-arg]
-        # TRL has replaced the model's forward by one that needs Triton. It is not used here.
+        # TRL has patched the model's forward with an output head that needs Triton. `forward_batch` replaces it.
         base.__dict__.pop("forward", None)
         if own_forward is not None:
             base.forward = own_forward
         for parameter in policy.model.parameters():
-            if parameter.requires_grad:  # TRL makes those of 4-bit models bfloat16, which rounds most updates away
+            if parameter.requires_grad:  # TRL casts those of quantised models to bfloat16, which rounds most updates away
                 parameter.data = parameter.data.float()
         if self.args.fp16:
             self.accelerator.scaler = policy.gradient_scaler = policy.gradient_scaler or self.accelerator.scaler
         if self.args.gradient_checkpointing:
             policy.model.gradient_checkpointing_enable({"use_reentrant": False})
-        self.aux_loss_enabled = False  # it balances an MoE router, which no adapter changes
+        self.aux_loss_enabled = False  # this loss balances an MoE router, which no adapter changes
         self.policy, self.tokens_per_micro_batch = policy, tokens_per_micro_batch or tokens_that_fit(policy.device)
         self.as_tree = _uses_prefix_trees(policy)
         self.current_gradient_accumulation_steps = 1
@@ -90,8 +90,8 @@ class SequenceTrainer:
     ) -> list[dict]:
         """Return the micro-batches of this process, of at most `max_sequences` sequences each.
 
-        Each has a "share", its fraction of all trained tokens, and a "weight", by which its loss is multiplied so that the
-        losses of all micro-batches add up to that of the batch: its fraction of the tokens, or of the sequences.
+        Each has a "share", its fraction of all trained tokens, and a "weight": the share or, with `by_sequences`, its
+        fraction of the sequences. The weighted losses of the micro-batches of all processes add up to the loss of the batch.
         """
         groups = split_sequences(sequences, self.tokens_per_micro_batch, max_sequences or len(sequences), self.as_tree)
         batches = [self.collate(group) for group in self.process_group.shard(groups)]
@@ -108,7 +108,7 @@ class SequenceTrainer:
     def forward_batch(self) -> list[torch.Tensor]:
         """Run `self.batch` through the model, in place of TRL's forward pass.
 
-        Returns the values of `token_values` as (B, T) tensors, 0 where a token is not trained.
+        Returns the values of `token_values` as tensors of the shape of `tool_mask`, (B, T); 0 where a token is not trained.
         """
         base, layout = self.accelerator.unwrap_model(self.model).get_base_model(), self.batch["layout"]
         trained = self.batch["tool_mask"].bool()
@@ -131,7 +131,7 @@ class SequenceTrainer:
     def _apply_head(
         self, head: torch.nn.Module, hidden: torch.Tensor, rows: torch.Tensor, ids: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """Return the `token_values` of the output head's logits. hidden: (R, C)."""
+        """Return the `token_values` of the output head's logits, divided by the temperature. hidden: (R, C)."""
 
         def compute(hidden, rows, ids):
             logits = head(hidden).float()
@@ -151,12 +151,12 @@ class SequenceTrainer:
     def update(self, batches: list[dict], learning_rate: float, heading: str, report: Report) -> dict[str, float]:
         """Take one optimizer step on the weighted sum of the micro-batches' losses.
 
-        Gradients that overflow in float16 are computed again with a smaller gradient scale, down to 1.
+        If gradients overflow in float16, they are computed again with half the gradient scale, down to 1.
 
-        report: called with "heading, micro-batch 1 of 3" before each. Returns loss, grad_norm and, as means over the
-        trained tokens, those of `metric_names` that TRL computes.
+        report: called with "heading, micro-batch 1 of 3" before each micro-batch. Returns loss, grad_norm (before clipping)
+        and the metrics of `metric_names` that TRL computes, as means over the trained tokens.
 
-        Raises: FloatingPointError if loss or gradient is not finite (no step is taken), or the step makes weights too large.
+        Raises: FloatingPointError if loss or gradient is not finite (no step is taken), or a step made weights too large.
         """
         self.model.train()
         logged = self._metrics["train"]  # type: ignore[attr-defined]  # TRL's, one value per micro-batch
@@ -217,7 +217,7 @@ class SequenceTrainer:
             group["lr"] = learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        if not get_total_norm(trained).isfinite():  # infinite for weights whose products would overflow, too
+        if not get_total_norm(trained).isfinite():  # also infinite if products of weights would overflow
             raise FloatingPointError(f"a step with learning rate {learning_rate:g} made weights too large: lower the rate")
         return norm
 
@@ -238,7 +238,7 @@ def keep_accelerate() -> Iterator[None]:
 def summarize_updates(
     updates: list[dict[str, float]], sequences: list[TokenSequence], learning_rate: float, seconds: float, passes: int = 1
 ) -> dict[str, Any]:
-    """Return the mean of each metric over the updates, and counts and throughput (all tokens per second)."""
+    """Return the updates' mean metrics, learning rate, trained tokens, seconds and throughput (all tokens per second)."""
     return {name: sum(update[name] for update in updates) / len(updates) for name in updates[0]} | {
         "learning_rate": learning_rate,
         "tokens_trained": sum(sum(s.trained) for s in sequences),
@@ -250,7 +250,7 @@ def summarize_updates(
 def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
     """Return the fields that are the same in every TRL configuration for this policy.
 
-    On a GPU weights in half precision are trained under autocast to their dtype.
+    On a GPU a model in half precision is trained under autocast to its dtype.
     """
     on_gpu, dtype = policy.device.type == "cuda", policy.model.dtype
     return {
@@ -261,9 +261,9 @@ def trl_settings(policy: Policy, output_dir: str) -> dict[str, Any]:
 
 
 def check_options(given: dict[str, Any], config: Any, ignored: set[str], stacklevel: int) -> dict[str, Any]:
-    """Return the given options except those without effect (`ignored` and TRL's schedule), about which it warns.
+    """Return the given options without those that have no effect (`ignored` and TRL's schedule); warn about these.
 
-    Raises: ValueError when `config`, a class of TRL's, lacks an option, or an option that TRL does not check is negative.
+    Raises: ValueError when `config`, a class of TRL's, lacks an option, or one of NOT_NEGATIVE is not a number >= 0.
     """
     if unknown := sorted(given.keys() - config.__dataclass_fields__.keys() - SCHEDULE):
         raise ValueError(f"trl.{config.__name__} has no option {', '.join(unknown)}")
@@ -288,10 +288,10 @@ def tokens_that_fit(device: torch.device) -> int:
 
 
 def _uses_prefix_trees(policy: Policy) -> bool:
-    """Whether the policy is trained on prefix trees. On a GPU Unsloth's own attention does not support them.
+    """Whether the policy is trained on prefix trees; warn if not. On a GPU Unsloth's own attention does not support them.
 
-    In half precision they need FlexAttention, which needs a GPU of compute capability 8.0: plain torch would store the keys
-    of a shared prefix for each sequence.
+    On a GPU half precision needs FlexAttention, and so compute capability 8.0 or higher: plain torch would store the keys of
+    a shared prefix once for each sequence.
     """
     base, on_gpu = policy.model.get_base_model(), policy.device.type == "cuda"
     old = on_gpu and base.dtype != torch.float32 and torch.cuda.get_device_capability(policy.device) < (8, 0)
@@ -308,8 +308,8 @@ def _uses_prefix_trees(policy: Policy) -> bool:
 def narrow_last_layer(decoder: torch.nn.Module, needed: Callable[[], torch.Tensor]) -> Iterator[None]:
     """Inside the `with` block, restrict the last layer's `NARROWED` modules to the positions marked by `needed()`.
 
-    needed: returns (B, T) bool; elsewhere these modules output 0, which nothing reads. Keys and values are still computed at
-    all positions.
+    needed: returns (B, T) bool; elsewhere these modules output 0, on which no result depends. Keys and values are still
+    computed at all positions.
     """
     modules = dict(decoder.layers[-1].named_modules()) if hasattr(decoder, "layers") else {}
     # On a GPU Unsloth replaces the layer's forward; the MLP of a mixture of experts may return more than a tensor.
@@ -333,7 +333,7 @@ def narrow_last_layer(decoder: torch.nn.Module, needed: Callable[[], torch.Tenso
 
 @contextmanager
 def _every_backward_is_a_step(accelerator: Any) -> Iterator[None]:
-    """Set Accelerate's process-wide accumulation state, which another trainer may have changed, and restore it.
+    """Disable Accelerate's gradient accumulation, a process-wide setting that another trainer may have changed; restore it.
 
     A trainer that was interrupted between two steps leaves `sync_gradients` False: `optimizer.step()` would do nothing.
     """
@@ -347,7 +347,7 @@ def _every_backward_is_a_step(accelerator: Any) -> Iterator[None]:
 
 @contextmanager
 def _preserved_random_states() -> Iterator[None]:
-    """Restore the global generators: the constructor of TRL's trainers seeds them all."""
+    """Restore the global random generators at the end: the constructors of TRL's trainers seed them all."""
     python_state, numpy_state = random.getstate(), numpy.random.get_state()
     try:
         with torch.random.fork_rng(devices=range(torch.cuda.device_count())):

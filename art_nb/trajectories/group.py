@@ -17,7 +17,7 @@ T = TypeVar("T", bound=Trajectory | Iterable[Trajectory])
 
 
 class PydanticException(pydantic.BaseModel):
-    """A serializable exception: class name, message and traceback as text."""
+    """A serializable exception: qualified class name, message and traceback as text."""
 
     type: str
     message: str
@@ -35,11 +35,11 @@ class TrajectoryGroup(pydantic.BaseModel):
 
         group = await TrajectoryGroup(rollout(model, scenario) for _ in range(8))
 
-    A group of awaitables must be awaited, or passed to `gather_trajectory_groups`, which runs many concurrently.
-    Trajectories keep the order of the rollouts; a failed one is omitted and described in `exceptions`.
+    With awaitables the result is a `PendingGroup`: await it, or pass it to `gather_trajectory_groups`, which runs many
+    concurrently. Trajectories keep the order of the rollouts. A failed rollout that the gather call tolerates is omitted and
+    described in `exceptions`.
 
-    exceptions: further exceptions to keep with the group.
-    metadata, metrics, logs: as in a Trajectory, for the group as a whole.
+    exceptions: further exceptions to store. metadata, metrics, logs: as in a Trajectory, for the group as a whole.
     """
 
     model_config = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="strings")
@@ -116,7 +116,7 @@ class PendingGroup:
 
 
 async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callable[[Any], T]) -> T | Exception:
-    """Await a rollout and report it to `gathering`; return `check(result)`, or the exception if it is tolerated.
+    """Await a rollout, add its usage, report it to `gathering`; return `check(result)`, or the exception if tolerated.
 
     Raises: an exception that is not tolerated, CancelledError and KeyboardInterrupt.
     """
@@ -129,7 +129,7 @@ async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callab
             return error
     trajectories = [result] if isinstance(result, Trajectory) else list(result)
     add_usage(trajectories, (started, time.monotonic()), costs)
-    counted = [id(trajectory) in gathering.counted for trajectory in trajectories]  # by the group's own rollouts
+    counted = [id(trajectory) in gathering.counted for trajectory in trajectories]  # True: by the group's own rollouts
     gathering.finished(trajectories, steps=counted.count(False) if isinstance(result, TrajectoryGroup) else 1)
     return result
 

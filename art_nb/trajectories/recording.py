@@ -1,9 +1,9 @@
-"""Trajectories that a function produces besides its return value: recorded from its model calls, or yielded by it.
+"""Trajectories of a function, apart from its return value: recorded from its model calls, or yielded by it.
 
     trajectory = await art.capture_auto_trajectory(agent(model.openai_client(), task))
 
-Inside, `art.auto_trajectory()` returns that trajectory, so that the agent can set a reward or a metric. The recording is a
-context variable: concurrent and nested recordings stay separate, and asyncio tasks inherit it.
+In the agent, `art.auto_trajectory()` returns that trajectory, so that the agent can set a reward or a metric. The recording
+is a context variable: concurrent and nested recordings stay separate, and asyncio tasks inherit it.
 """
 
 import json
@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 from art_nb.trajectories.trajectory import History, Trajectory
 
 _recorded: ContextVar[Trajectory | None] = ContextVar("recorded", default=None)
-# A list, since the tasks that the function starts share the object; a value set in a task is visible there only.
+# A list, because tasks that the function starts share the object, whereas a value set in a task is visible only there.
 _yielded: ContextVar[list[Trajectory] | None] = ContextVar("yielded", default=None)
 
 
@@ -39,9 +39,9 @@ def auto_trajectory(*, required: bool = False) -> Trajectory | None:
 async def capture_auto_trajectory(coroutine: Coroutine[Any, Any, Any]) -> Trajectory:
     """Await `coroutine`, drop its return value, and return the trajectory of its model calls.
 
-    A request whose messages extend a recorded conversation, with the same tools, continues that conversation; any other
-    starts one of `additional_histories`. Of several choices (`n`) the first is kept. metrics["duration"] is set at the end.
-    A nested recording keeps its calls to itself.
+    The first request starts the main conversation. A later one continues the recorded conversation that its messages extend
+    if it has the same tools, else it starts one of `additional_histories`. Of several choices (`n`) the first is recorded.
+    metrics["duration"] is set at the end. Calls inside a nested recording are recorded only there.
 
     Raises: any exception of the coroutine; the trajectory is then lost, unless the function kept `auto_trajectory()`.
     """
@@ -79,7 +79,7 @@ async def capture_yielded_trajectory(coroutine: Coroutine[Any, Any, Any]) -> Tra
 
 
 def record(messages: list[Any], tools: list[Any] | None, choice: Choice) -> None:
-    """Add a request and its answer `choice`, which is not copied, to the current recording, if any. Called by clients."""
+    """Add a request and its answer `choice` (not a copy) to the current recording, if any. Called by art_nb's clients."""
     trajectory = _recorded.get()
     if trajectory is None:
         return
@@ -91,7 +91,7 @@ def record(messages: list[Any], tools: list[Any] | None, choice: Choice) -> None
 
 
 def _extended_history(trajectory: Trajectory, messages: list[Any], tools: list[Any] | None) -> History:
-    """Return the first conversation that `messages` extend, or a new one."""
+    """Return the first conversation that `messages` extend, or add a new one to `additional_histories`."""
     for history in trajectory.histories():
         so_far = [_plain(message) for message in history.messages()]
         same_tools = history.tools == tools or (history.tools is None and not so_far)
@@ -102,13 +102,13 @@ def _extended_history(trajectory: Trajectory, messages: list[Any], tools: list[A
 
 
 def _plain(message: Any) -> Any:
-    """Copy a message, openai's object or a dict, to a dict without None values and empty lists, but always with content."""
+    """Copy a message, a dict or an object of openai's, to a dict without None values or empty lists, but with content."""
     fields = to_jsonable_python(message, exclude_none=True)
     return {"content": "", **{name: value for name, value in fields.items() if value not in (None, [])}}
 
 
 def _identity(message: Any) -> Any:
-    """Return the key that messages are compared by: content and tool calls of the assistant's, else the whole message."""
+    """Return the key that messages are compared by: content and calls of an assistant message, all of any other."""
     if message.get("role") != "assistant":
         return message
     calls = [(call.get("id"), _parsed_call(call.get("function"))) for call in message.get("tool_calls", ())]

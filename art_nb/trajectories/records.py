@@ -28,7 +28,7 @@ def as_float(value: float) -> float:
 
 
 def json_number(value: float | int | bool) -> float | int | str:
-    """Return `value` as a JSON number, or as a string if it is not a finite float; a bool as 0 or 1."""
+    """Return `value` as a JSON number, a bool as 0 or 1; a value that is not finite as a float becomes a string."""
     number = as_float(value)
     if not math.isfinite(number):
         return json.dumps(number)
@@ -36,7 +36,7 @@ def json_number(value: float | int | bool) -> float | int | str:
 
 
 def encode(trajectory: Any, *, advantage: float | None, **place: Any) -> dict[str, Any]:
-    """Return the record of a `Trajectory`. place: step, split, group, index; advantage: None: the mean over its tokens."""
+    """Return a `Trajectory`'s record. place: step, split, group, index. advantage, errors: as in `Trajectory.record`."""
     choices = trajectory.all_choices()
     rewards = _turn_rewards(trajectory, len(choices))
     turns, *more = [[_turn(item, rewards) for item in history.messages_and_choices] for history in trajectory.histories()]
@@ -88,14 +88,14 @@ def call_of(call: Mapping[str, Any]) -> dict[str, str]:
 
 
 def content_text(content: Any) -> str:
-    """Join OpenAI's content parts; a part that is not text is replaced by its type."""
+    """Return a message's content as text: parts one per line, a part that is not text as its type in brackets."""
     if content is None or isinstance(content, str):
         return content or ""
     return "\n".join(part["text"] if part["type"] == "text" else f"[{part['type']}]" for part in content)
 
 
 def _sampled(choice: Choice) -> dict[str, list]:
-    """Return tokens, log-probabilities and advantages: from this package's sampler, else from OpenAI's `logprobs`."""
+    """Return tokens, log-probabilities (of this package's sampler, else OpenAI's `logprobs`) and advantages, where known."""
     content = choice.logprobs.content or [] if choice.logprobs else []
     tokens = getattr(choice, "token_texts", None) or [t.token for t in content]
     logprobs = getattr(choice, "token_logprobs", None) or [t.logprob for t in content]
@@ -116,6 +116,6 @@ def turn_message(turn: dict[str, Any], call_prefix: str = "call_") -> dict[str, 
 
 
 def turn_text(turn: dict[str, Any]) -> str:
-    """Return a record's turn as text: role and content, and a line per tool call."""
+    """Return a record's turn as text: "role: content", and a line per tool call."""
     calls = [f"{call['name']}({call['arguments']})" for call in turn.get("tool_calls", ())]
     return "\n".join([f"{turn['role']}: {turn['content']}", *calls])

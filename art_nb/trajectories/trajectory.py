@@ -34,7 +34,7 @@ def _choice(fields: dict[str, Any]) -> Choice:
 class History(pydantic.BaseModel):
     """A conversation: messages as plain dicts, and a `Choice` for each turn of the trained model."""
 
-    # JSON has no NaN or infinity: pydantic writes and reads them as strings
+    # JSON has no NaN or infinity, so pydantic writes and reads them as strings
     model_config = pydantic.ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
     messages_and_choices: MessagesAndChoices = []
@@ -47,23 +47,23 @@ class History(pydantic.BaseModel):
         return [_message(item) for item in self.messages_and_choices]
 
     def choices(self) -> list[Choice]:
-        """Return the model's turns, which can be trained on, in order."""
+        """Return the sampled turns, in order."""
         return [item for item in self.messages_and_choices if isinstance(item, Choice)]
 
 
 class Trajectory(History):
     """One rollout: its conversation, reward, metrics and logs.
 
-    messages_and_choices: the conversation; append `completion.choices[0]` itself for turns to train on. Turns that another
-        model sampled (see the choice's `policy`) are not trained on by default: see TrainConfig.other_policies.
-    tools: offered to the model, in OpenAI's format.
+    messages_and_choices: the conversation; append `completion.choices[0]` itself for each turn to train on. Turns that
+        another model sampled (see the choice's `policy`) are not trained on by default: see TrainConfig.other_policies.
+    tools: the tools offered to the model, in OpenAI's format.
     additional_histories: further conversations of the rollout, for example of sub-agents, also trained on.
     reward: of the whole trajectory; must be finite when it is trained on.
-    turn_rewards: one per `Choice`, in order, `additional_histories` last; None: one reward for all.
+    turn_rewards: one per `Choice`, in order, those of `additional_histories` last; None: `reward` counts for every turn.
     metrics: numbers to average and plot, and the rollout's tokens and costs (see `usage`).
     metadata: values to filter by. logs: lines of text.
-    initial_policy_version, final_policy_version: training step of the policy at the start and end.
-    rollout_span: start and end in seconds of `time.monotonic`, set by the gather call; not serialised.
+    initial_policy_version, final_policy_version: training step of the policy at the start and end; art_nb does not set them.
+    rollout_span: start and end in seconds of `time.monotonic`, set by the call that runs the rollout; not serialised.
     """
 
     additional_histories: list[History] = []
@@ -82,7 +82,7 @@ class Trajectory(History):
         return [self, *self.additional_histories]
 
     def all_choices(self) -> list[Choice]:
-        """Return the model's turns in all conversations, in the order of `turn_rewards`."""
+        """Return the sampled turns of all conversations, in the order of `turn_rewards`."""
         return [choice for history in self.histories() for choice in history.choices()]
 
     def log(self, message: str) -> None:
@@ -105,7 +105,7 @@ class Trajectory(History):
             self.metrics[key] = self.metrics.get(key, 0.0) + time.monotonic() - start
 
     def for_logging(self) -> dict[str, Any]:
-        """Return a dict to print: messages (with `trainable`), tools, logs, reward, metrics, metadata, policy versions."""
+        """Return a dict to print: messages (with `trainable`) and tools of the main conversation, logs, metrics etc."""
         fields = ("reward", "initial_policy_version", "final_policy_version", "metrics", "metadata")
         return {
             **{name: getattr(self, name) for name in fields},
@@ -120,7 +120,7 @@ class Trajectory(History):
     def record(
         self, *, step: int = 0, split: str = "train", group: int = 0, index: int = 0, advantage: float | None = None
     ) -> dict[str, Any]:
-        """Return the trajectory as one JSON object (see `records`).
+        """Return the trajectory as a dict for JSON (see `records`).
 
         advantage: None: the mean over the tokens trained on, if any.
         Raises: ValueError when `turn_rewards` does not have one entry per Choice.
@@ -132,7 +132,7 @@ class Trajectory(History):
 
 
 def _message(item: Any) -> Any:
-    """Return the message as a dict. Not with pydantic, which is slow: long conversations are converted every turn."""
+    """Return the message as a dict. Avoids pydantic, which is slow: every turn converts the whole conversation."""
     if not isinstance(item, Choice):
         return dict(item) if item.get("content") is not None else {**item, "content": ""}
     message: dict[str, Any] = {"role": "assistant", "content": item.message.content or ""}

@@ -1,4 +1,4 @@
-"""`art.utils.deployment`: ART's import path of `art_nb.export.deployment`."""
+"""`art.utils.deployment`: ART's import path for `art_nb.export.deployment`, with `push_to_hub`."""
 
 from art_nb.export.deployment import (
     DeploymentConfig,

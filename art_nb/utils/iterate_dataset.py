@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass
 class DatasetBatch(Generic[T]):
-    """The items of one training step. step counts over all epochs, epoch_step within one; all from 0."""
+    """The items of one training step. step counts over all epochs, epoch_step within one; all counts start at 0."""
 
     items: list[T]
     step: int
@@ -27,11 +27,11 @@ def iterate_dataset(
     """Iterate over `dataset` in batches, shuffled per epoch, in the same order in every run.
 
     Args:
-        groups_per_step: items per batch; an epoch's last batch may be smaller.
+        groups_per_step: items per batch; an epoch's last batch may be smaller. num_epochs: passes over the dataset.
         initial_step: first step to yield; pass `await model.get_step()` to resume a run.
         use_tqdm: show a progress bar.
 
-    The order of epoch e is ART's: `random.Random(e)` shuffles the indices. The global generator is not used.
+    Epoch e has ART's order: `random.Random(e)` shuffles the indices. Raises: ValueError when groups_per_step is less than 1.
     """
     if groups_per_step < 1:
         raise ValueError(f"iterate_dataset: groups_per_step is {groups_per_step}; expected 1 or more.")

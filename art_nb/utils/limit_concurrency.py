@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 
 
 def limit_concurrency(n: int, derive_key: Callable[..., str] | None = None) -> Callable[[Callable], Callable]:
-    """Decorate an async function so that at most `n` calls run at once; with `derive_key(*args, **kwargs)`, `n` per key."""
+    """Limit an async function to `n` concurrent calls per event loop; with `derive_key(*args, **kwargs)`, `n` per key."""
 
     if n < 1:
         raise ValueError(f"n is {n}: expected 1 or more")

@@ -28,7 +28,7 @@ def retry(
         exceptions: types to retry; others propagate at once. Cancellation is never retried.
         on_retry: called with (exception, number of the failed attempt) instead of logging a warning.
 
-    The decorated function raises the last attempt's exception.
+    The decorated function raises the last attempt's exception. Raises: ValueError when `max_attempts` is less than 1.
     """
     if max_attempts < 1:
         raise ValueError(f"retry: max_attempts is {max_attempts}; expected 1 or more, as it counts the first call.")

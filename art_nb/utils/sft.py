@@ -21,7 +21,7 @@ Schedule = Literal["cosine", "linear", "constant"]
 
 
 class SFTChunk(NamedTuple):
-    """Arguments of one `model.train_sft` call. step, epoch_step: batches before it, in all epochs and in its own."""
+    """Arguments of one `model.train_sft` call. step, epoch_step: number of earlier batches, in total and in this epoch."""
 
     trajectories: list[Trajectory]
     config: TrainSFTConfig
@@ -33,9 +33,9 @@ class SFTChunk(NamedTuple):
 def create_lr_schedule(
     total_steps: int, peak_lr: float, method: Schedule = "linear", warmup_steps: int = 0, min_lr: float = 0.0
 ) -> list[float]:
-    """Return the learning rate of each step: linear warmup to `peak_lr`, then decay to `min_lr` by `method`, or constant.
+    """Return the learning rate of each step: linear warmup from `min_lr` to `peak_lr`, then decay to `min_lr` by `method`.
 
-    Raises: ValueError for an unknown method.
+    "constant" does not decay. Raises: ValueError for an unknown method.
     """
     if method not in ("cosine", "linear", "constant"):
         raise ValueError(f"method is {method!r}: expected 'cosine', 'linear' or 'constant'")
@@ -61,17 +61,17 @@ def create_sft_dataset_iterator(
     initial_step: int = 0,
     show_progress: bool = True,
 ) -> Iterator[SFTChunk]:
-    """Split demonstrations into chunks for `await model.train_sft(chunk.trajectories, chunk.config)`.
+    """Yield the demonstrations in chunks for `await model.train_sft(chunk.trajectories, chunk.config)`.
 
     Args:
-        chunk_size: batches per chunk, which are the optimizer steps of one call; each call writes a checkpoint.
+        chunk_size: batches per chunk, i.e. optimizer steps per call; each call writes a checkpoint.
         batch_size: trajectories per optimizer step.
-        peak_lr, schedule_type, warmup_ratio: of a schedule over all epochs; warmup_ratio is a share of its steps.
-        shuffle, seed: the order of epoch e is ART's: `random.Random(seed + e)` shuffles the trajectories.
-        initial_step: start with chunk number `initial_step // chunk_size`, counted over all epochs.
+        peak_lr, schedule_type, warmup_ratio: of one schedule over all epochs; warmup_ratio is a fraction of its steps.
+        shuffle, seed: `random.Random(seed + e)` shuffles the trajectories for epoch e (from 0), as in ART.
+        initial_step: start with chunk number `initial_step // chunk_size` (from 0), counted over all epochs.
         show_progress: show a progress bar.
 
-    Raises: ValueError when chunk_size or batch_size is less than 1.
+    Raises, at the first iteration: ValueError when chunk_size or batch_size is less than 1, or schedule_type is unknown.
     """
     for name, given in {"chunk_size": chunk_size, "batch_size": batch_size}.items():
         if given < 1:
@@ -94,18 +94,18 @@ def create_sft_dataset_iterator(
 
 
 def get_file_row_count(file_path: str) -> int:
-    """Count the non-empty lines of a .jsonl file. Raises: ValueError for another extension."""
+    """Return the number of non-empty lines of a .jsonl file. Raises: ValueError for another extension."""
     return sum(1 for _ in _lines(file_path))
 
 
 def iterate_file(
     file_path: str, epochs: int = 1, shuffle_buffer_size: int = 10000, seed: int = 42, initial_skip: int = 0
 ) -> Iterator[Trajectory]:
-    """Iterate over a file's conversations, `epochs` times, in ART's order: each is drawn from a shuffle buffer.
+    """Iterate over a file's conversations `epochs` times, each drawn from a buffer of `shuffle_buffer_size`, in ART's order.
 
     initial_skip: conversations to skip at the start.
 
-    Raises: ValueError when the file's extension is not .jsonl, or a line (its number is given) contains no conversation.
+    Raises, during iteration: ValueError if the extension is not .jsonl, or (naming the line) a line holds no conversation.
     """
 
     def shuffled() -> Iterator[Trajectory]:
@@ -135,11 +135,11 @@ async def train_sft_from_file(
     verbose: bool = False,
     shuffle_buffer_size: int = 10000,
 ) -> None:
-    """Call `model.train_sft` once with the conversations of a file, which are held in memory.
+    """Call `model.train_sft` once with the conversations of a file, all of which are read into memory.
 
     Args:
-        initial_step, final_step: range of batches, counted over all epochs; None: to the end.
-        verbose: print the number of batches and the learning rate.
+        initial_step, final_step: range of batches, counted over all epochs (a batch may span two); None: to the end.
+        verbose: print the number of batches and the learning-rate schedule.
         Others: as in `create_sft_dataset_iterator` and `iterate_file`.
     """
     total = math.ceil(get_file_row_count(file_path) * epochs / batch_size)

@@ -1,4 +1,4 @@
-"""A static plot of one step's groups: a dot per trajectory, on a strip with the mean and the middle half."""
+"""A static plot of one step's groups: a dot per trajectory, on a strip with the group's mean and interquartile range."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LIGHT, DARK = "#eceff2", "#cfd5db"
 
 
 def draw_strips(axes, train: list[dict]) -> None:
-    """Plot the last row of `train` that has group_rewards, as group_strips.js does in the browser."""
+    """Plot the group_rewards of the last history row in `train` that has them, as group_strips.js does in the browser."""
     row: dict = next((row for row in reversed(train) if row.get("group_rewards")), {})
     groups = [[reward for reward in group if reward is not None] for group in row.get("group_rewards", [])]
     style_axes(axes, f"Groups of step {row['step']} (dot: a trajectory)" if groups else "Groups: no rewards by group")
@@ -34,7 +34,7 @@ def draw_strips(axes, train: list[dict]) -> None:
 
 
 def side_by_side(rewards: list[float], size: float) -> list[tuple[float, float]]:
-    """Return (offset from the centre in dots, reward) for each trajectory; rewards within `size` share a row."""
+    """Return (offset from the centre in dots, reward) per trajectory, row by row. Rewards are binned to rows of `size`."""
     rows = defaultdict(list)
     for reward in rewards:
         rows[round(reward / size)].append(reward)
@@ -42,7 +42,7 @@ def side_by_side(rewards: list[float], size: float) -> list[tuple[float, float]]
 
 
 def all_equal(rewards: list[float]) -> bool:
-    """Return whether all rewards are equal up to rounding, as in `training.sequences`."""
+    """Return whether all rewards (at least one) are equal, with the tolerance of `training.sequences.has_signal`."""
     low, high = min(rewards), max(rewards)
     return high - low <= 1e-9 * max(abs(low), abs(high))
 

@@ -15,7 +15,7 @@ class GroupView(View):
     """Shows each trajectory's reward and advantage in a selected group.
 
     records: trajectory records (see Trajectory.record). A record without an advantage gets GRPO's: reward minus the group's
-    mean, divided by its standard deviation (ddof 1) + 1e-4. Source: DeepSeekMath, section 4.1.2; TRL.
+    mean, divided by its standard deviation (ddof 1) + 1e-4; 0 if all are equal. Source: DeepSeekMath, section 4.1.2; TRL.
 
     Raises: ValueError when there is no record or one lacks a key.
     """
@@ -45,7 +45,7 @@ class GroupView(View):
     def static_png(self) -> bytes:
         group = self.groups[self.start]
         names = [str(i) for i in group["index"]]
-        advantages = [each or 0.0 for each in group["advantages"]]  # None: a number that is not finite
+        advantages = [each or 0.0 for each in group["advantages"]]  # None: not a finite number
         fig = figure(8, 1.1 + 0.24 * min(24, len(names)))
         left, right = fig.subplots(1, 2, sharey=True)
         style_axes(left, "Reward (line and band: mean ± std)")

@@ -10,9 +10,9 @@ from .view import View, module
 
 
 class LivePage(View):
-    """The page in a frame if JupyterLab runs jupyter-server-proxy on the server's machine, else a link.
+    """The page in a frame if JupyterLab has jupyter-server-proxy and runs on the server's machine, else a link.
 
-    address: of the server, e.g. "http://127.0.0.1:8000". code: a one-time code, so that no secret is saved in the notebook.
+    address: the server's URL, e.g. "http://127.0.0.1:8000". code: a one-time login code, not the server's token.
     """
 
     _esm = module("live_page")

@@ -23,7 +23,7 @@ CHUNK = 8  # trajectories compressed together: the browser decompresses a chunk 
 
 @dataclass(frozen=True)
 class TaskPane:
-    """A task's own view of a trajectory, shown instead of messages and tokens; for `TrajectoryViewer.task_pane`.
+    """A task's own view of a trajectory, shown first; a button switches to the messages. For `TrajectoryViewer.task_pane`.
 
     name: label of its button.
     data: record -> JSON data with a list "steps", each with "turn" and "result", the indices of its turns; None: no pane.
@@ -44,17 +44,17 @@ class TrajectoryViewer(View):
     A subclass may set `task_pane`.
 
     records: trajectory records (see Trajectory.record), e.g. `model.records()`.
-    boards: for a game, a function from a turn's text to its board (rows of integers, 0 is empty) or None. It is called here
-        for each turn that the policy did not write, so that replaying needs no kernel.
+    boards: for a game, a function from a turn's text to its board (rows of integers, 0 is empty) or None. It is called when
+        the viewer is created, for each turn that is not the assistant's, so that replaying needs no kernel.
     kind: a function from a record to the kind of its outcome, a word or two; each kind gets a filter button.
 
-    Raises: ValueError when there is no record or one lacks a key; TypeError when a kind is not a str.
+    Raises: ValueError when there is no record or one lacks a key; TypeError when `kind` does not return a str.
     """
 
     _esm = module("trajectory_viewer")
     task_pane: ClassVar[TaskPane | None] = None
     index = t.List().tag(sync=True)  # a row per trajectory, for list and filters
-    bodies = t.Bytes().tag(sync=True)  # the turns, as gzipped JSON in chunks; index[i]["at"] is the position
+    bodies = t.Bytes().tag(sync=True)  # gzipped JSON in chunks; index[i]["at"]: start and end of its chunk, place in it
     has_boards = t.Bool(False).tag(sync=True)
     pane = t.Unicode().tag(sync=True)  # name of the task's pane; empty if no record has one
     kinds = t.List(t.Unicode()).tag(sync=True)  # the most frequent first; empty without `kind`
@@ -163,7 +163,7 @@ def _turn(turn: dict, conversation: int, boards: Callable[[str], Board | None] |
 
 
 def _short(x: float) -> float:
-    """Round to four decimals, enough for a colour; limit infinite log-probabilities."""
+    """Round to four decimals, enough for a colour, and limit the size to 10,000, because JSON has no infinity."""
     return round(max(-1e4, min(1e4, float(x))), 4)
 
 
@@ -197,7 +197,7 @@ def _bars(axes, kinds: list[tuple[str, int]]) -> None:
 
 
 def _strip(axes, body: dict, task_lines: list[str] | None) -> None:
-    """Draw a summary of one trajectory: boards from start to end; else the task's lines, calls, or the last answer."""
+    """Draw a summary of one trajectory: up to six of its boards; else the task's lines, its calls, or its last answer."""
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
     boards = [turn["board"] for turn in body["turns"] if "board" in turn]
@@ -225,7 +225,7 @@ def _lines(body: dict) -> list[str]:
 
 
 def _line(turn: dict) -> str:
-    """Return a turn of a tool conversation as one line, indented by its role."""
+    """Return a turn of a tool conversation as one line, indented by its role; "" for a system message."""
     calls = "; ".join(f"{call['name']} {call['arguments']}" for call in turn.get("tool_calls") or [])
     mark = {"assistant": "  ", "tool": "    -> "}.get(turn["role"], "")
     text = " ".join((calls or turn["content"]).split())
@@ -233,7 +233,7 @@ def _line(turn: dict) -> str:
 
 
 def _some(lines: list[str]) -> list[str]:
-    """Return the first and the last lines that fit."""
+    """Return at most nine lines; of more, the first six, an ellipsis and the last two."""
     return lines if len(lines) <= 9 else [*lines[:6], "  ...", *lines[-2:]]
 
 

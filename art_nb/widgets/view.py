@@ -4,8 +4,8 @@ JupyterLab saves a widget's model id but not its state, so after a restart it di
 displayed as three outputs of one cell:
 
 1. the live widget;
-2. its picture (PNG), which GitHub, nbconvert and an untrusted JupyterLab display, too;
-3. its numbers as a folded HTML table, with a style sheet that hides 2 and 3 while 1 is alive, and 1 when it is dead.
+2. its picture (PNG), which GitHub, nbconvert and JupyterLab, for an untrusted notebook, display, too;
+3. its numbers as a folded HTML table, with a style sheet that hides 2 and 3 while 1 is rendered, and 1 otherwise.
 
 Outputs 2 and 3 have a display id, so a view that is displayed before training gets its picture when the cell ends.
 """
@@ -33,7 +33,7 @@ _STYLE = (
 
 
 def module(name: str, folder: Path = HERE) -> str:
-    """Return a view's ES module: common.js and `folder`/{name}.js, since anywidget modules cannot import each other."""
+    """Return a view's ES module, common.js followed by `folder`/{name}.js: anywidget modules cannot import each other."""
     return (HERE / "common.js").read_text("utf-8") + (folder / f"{name}.js").read_text("utf-8")
 
 
@@ -43,7 +43,7 @@ def stylesheet(*files: Path) -> str:
 
 
 def plain(value):
-    """Convert `value` for JSON: arrays and tensors become lists, NaN and infinities None."""
+    """Convert `value` for JSON: keys become strings, tuples, arrays and tensors lists, NaN and infinities None."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -77,7 +77,7 @@ def table(head: list[str], rows: list[list]) -> str:
 
 
 def number(value) -> str:
-    """Format a number with 3 significant digits, or as an integer from 100,000; None as a dash."""
+    """Format a number with 3 significant digits, from 100,000 on as an integer; None as a dash."""
     return "–" if value is None else f"{value:.3g}" if abs(value) < 1e5 else f"{value:,.0f}"
 
 
@@ -155,7 +155,7 @@ class View(anywidget.AnyWidget):
         self._shown = True
 
     def refresh_still(self) -> None:
-        """Redraw the static picture where the view is displayed, if it is."""
+        """Update the static picture and the table in the view's outputs, if the view is displayed."""
         from IPython.display import update_display
 
         if self._shown:

@@ -1,7 +1,7 @@
-"""RayBackend: samplers and learners as Ray actors, on this machine or many, in place of `LocalBackend()`.
+"""RayBackend: samplers and learners as Ray actors, on one or more machines, in place of `LocalBackend()`.
 
-Rollouts run in this process, or with `rollout` in actors. A model's files are laid out as by a `LocalBackend`, so each
-backend can continue the other's run.
+Rollouts run in this process, or in actors with `rollout`. The layout of a model's files is that of a `LocalBackend`, so
+either backend can continue a run of the other.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
     from art_nb.model import TrainableModel
 
 T = TypeVar("T")
-START_WARNING = 60.0  # seconds after which a warning lists the resources, if an actor has not started
-PATIENCE = 5.0  # seconds that a sampler waits for rollouts that got an answer
-MAX_TRIES = 5  # of a step whose learners die, before the step itself is considered the cause
+START_WARNING = 60.0  # seconds between warnings that list the free resources, while an actor has not started
+PATIENCE = 5.0  # seconds that a sampler waits for the next requests of a client that has just received answers
+MAX_TRIES = 5  # attempts at a step whose learners die, before the step itself is considered the cause
 
 
 class ModelActors(RegisteredModel):
-    """The actors of one registered model. joined: whether all learners train as one group and hold the latest checkpoint.
+    """The actors of one registered model. joined: whether all learners form one group and have loaded the latest checkpoint.
 
-    interrupted: whether a call of `train` was cancelled, so the learners may be a step ahead.
+    interrupted: whether a call of `train` was cancelled, so that the learners may be a step ahead of `names.step`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ModelActors(RegisteredModel):
         return self.pool.tokens_sampled, self.pool.seconds
 
     def all_actors(self) -> list[Any]:
-        """Return all actors."""
+        """Return the learners, samplers and rollout workers."""
         workers = self.workers.actors if self.workers else []
         return [*self.learners, *(sampler.actor for sampler in self.pool.samplers), *workers]
 
@@ -61,22 +61,22 @@ class ModelActors(RegisteredModel):
 class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
     """Trains and samples in Ray actors. A notebook that uses it in place of `LocalBackend()` runs unchanged.
 
-    With one sampler the tokens are identical to a `LocalBackend`'s. With several, the random draws are identical, too; only
-    rounding differs, because requests are batched differently. Ray restarts an actor that dies: its requests are sent again,
-    its training step starts again from the checkpoint, and nothing is counted twice. Requests with `stream=True` fail.
+    With one sampler and one learner, rollouts in this process sample the same tokens as with a `LocalBackend`. With more,
+    the random draws are the same and only rounding differs, because batches are split differently. Ray restarts an actor
+    that dies; its requests are sent again, and its training step starts again from the checkpoint. `stream=True` raises.
 
     Args:
-        address: a running Ray cluster's, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
+        address: of a running Ray cluster, or "auto"; None takes RAY_ADDRESS from the environment, or starts Ray here.
         samplers: number of samplers per model.
-        learners: number of learners per model. Each takes a share of the batch; without dropout their gradient is that of
-            a single learner.
+        learners: number of learners per model. Each takes a share of the batch; without dropout, the summed gradient is
+            that of a single learner up to rounding.
         workers: number of actors per model that run the rollouts given to `rollout`.
-        path: folder that all files are written to. All machines must see it.
+        path: folder that all files are written to, on a file system that all machines share.
         gpu_cost_per_hour_usd, engine, seed, slots, base_models, progress: as in `LocalBackend`; slots per sampler.
-        sampler_options, learner_options, worker_options: Ray's options of each actor, e.g. `{"num_gpus": 1}`. Each takes
-            one CPU by default.
+        sampler_options, learner_options, worker_options: Ray's options, e.g. `{"num_gpus": 1}`; num_cpus defaults to 1.
 
-    Raises: ImportError when Ray is not installed. `train` also raises RuntimeError when learners die repeatedly.
+    Raises: ImportError when Ray is not installed; ValueError as `LocalBackend`, and for a number of actors below 1.
+        `train` also raises RuntimeError when learners die repeatedly.
     """
 
     def __init__(
@@ -110,14 +110,14 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         address = address or os.environ.get("RAY_ADDRESS") or "local"
         self.progress("starting Ray" if address == "local" else f"connecting to Ray at {address}")
         try:
-            # Enough CPUs for all actors of a model to start, however few cores there are to share.
+            # Declares enough CPUs to start all actors of one model, even on a machine with fewer cores.
             declared = (os.cpu_count() or 1) + self.samplers + self.learners + self.workers
             self._started_ray = connect(address, declared)
         except ImportError as error:
             raise ImportError("RayBackend needs Ray: pip install 'art-nb[ray]'") from error
 
     async def close(self) -> None:
-        """End the actors, and Ray if this backend started it."""
+        """End the actors. If this backend connected to Ray, disconnect; a cluster that it started ends, too."""
         import ray
 
         if ray.is_initialized():
@@ -129,7 +129,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         await super().close()
 
     async def load(self, model: TrainableModel) -> ModelActors:
-        """Start the model's actors."""
+        """Start the model's actors and wait until they have loaded it. Raises: as `LocalBackend.load`."""
         import ray
 
         spec = ActorSpec(
@@ -152,14 +152,14 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return ModelActors(names, folder, learners, SamplerPool(samplers, names), adapters, spec)
 
     async def _log_last_step(self, model: Model, step: int) -> None:
-        """Log the row of the latest step, if this process was killed or interrupted before it was logged."""
+        """Log the row of the latest step, if a kill or an interrupt prevented that."""
         state = StepState.read(self.output_dir(model), step)
         if row := state.unlogged_row(self.output_dir(model)):
             row = await model.run_log.complete_row(state.split, row, [])
             model.run_log.append_row(state.split, step, row)
 
     async def _current(self, model: Model) -> ModelActors:
-        """Return a registered model's actors. After an interrupted step, first update the step to that of the learner."""
+        """Return a registered model's actors. After an interrupted training step, read the step from the learner first."""
         actors = self.loaded(model)
         if actors.interrupted:
             actors.names.step = await ask(actors.learners[0], "ready")
@@ -171,7 +171,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return (await self._current(model)).names.step
 
     async def _ready(self, actors: list[Any]) -> list[Any]:
-        """Wait until all actors have started; return the result of each `ready`. Warns when Ray lacks resources."""
+        """Wait until all actors have started, with a warning every START_WARNING seconds; return the results of `ready`."""
         import ray
 
         waiting = asyncio.gather(*map(until_ready, actors))
@@ -187,16 +187,16 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
             raise error.cause from error
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """Return an OpenAI client of the samplers: for the latest policy, any kept one, or the base model."""
+        """Return an OpenAI client that samples in the actors from the latest policy, any kept one, or the base model."""
         actors = self.loaded(model)
         return InProcessClient(actors.pool.create, actors.names.names, actors.loop)
 
     async def rollout(self, rollout: Callable[..., Awaitable[T]], model: TrainableModel, *arguments: Any) -> T:
-        """Run `await rollout(model, *arguments)` in an actor; for environments that need processors of their own.
+        """Run `await rollout(model, *arguments)` in an actor; for environments that need CPUs of their own.
 
-        Gather it like any rollout: `art.TrajectoryGroup(backend.rollout(play, model, seed) for _ in range(8))`. In the actor
-        the model can be sampled, not trained. Function, arguments and result must be picklable. The rollout starts again
-        when its actor dies. Re-raises its exception.
+        Gather it like any rollout: `art.TrajectoryGroup(backend.rollout(play, model, seed) for _ in range(8))`. The actor
+        passes a model of its own, which can be sampled but not trained and has no `config`. Function, arguments and result
+        must be picklable. If the actor dies, the rollout starts again. Re-raises the rollout's exception.
         """
         actors = self.loaded(model)
         if actors.workers is None:
@@ -205,7 +205,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return await actors.workers.run(rollout, arguments)
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
-        """Train one step and save a checkpoint. Learners that die restart from the last one. Raises: as `train`."""
+        """Train one step and save a checkpoint. Learners that die restart from the latest checkpoint. Raises: as `train`."""
         actors = await self._current(model)
         try:
             result, advantages = await self._learn(actors, request)
@@ -219,12 +219,12 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return LocalTrainResult(result.step, numbers(row), result.checkpoint_path)
 
     async def _learn(self, actors: ModelActors, request: StepRequest) -> tuple[LocalTrainResult, list | None]:
-        """Send the request to the learners, and again with the same key if one dies; return the first one's reply."""
+        """Send the request to the learners, and again with the same key if one dies; return the first learner's reply."""
         import ray
 
         step, latest = actors.names.step, actors.names.at()
         stored = ray.put(request)
-        # Demonstrations are few: one learner trains on them.
+        # One learner is enough for demonstrations, which are few.
         learners = actors.learners if isinstance(request.config, TrainConfig) else actors.learners[:1]
         for _ in range(MAX_TRIES):
             self.progress(f"step {step + 1}: training on {len(request.data)} groups or trajectories")
@@ -239,7 +239,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
                 actors.names.step = result.step
                 actors.pool.forget(latest)
                 return result, advantages
-            # When one dies, the others raise PeerLost, a ConnectionError.
+            # When one learner dies, the others raise PeerLost, a ConnectionError.
             own = [error for error in errors if not isinstance(error, ray.exceptions.RayActorError | ConnectionError)]
             if own:
                 raise own[0]
@@ -248,7 +248,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
 
     @staticmethod
     async def _join(actors: ModelActors) -> list[BaseException]:
-        """Join all learners in one group at the latest checkpoint, unless they are joined. Returns errors."""
+        """Join all learners in one group at the latest checkpoint, unless they have joined. Returns the errors, if any."""
         if actors.joined:
             return []
         try:
@@ -260,7 +260,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return [each for each in replies if isinstance(each, BaseException)]
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model in this backend's `path`, after `register`; return its step."""
+        """Copy a checkpoint of another model under this backend's `path` to a registered model; return its step."""
         actors = self.loaded(model)
         actors.names.step = await ask(actors.learners[0], "fork", from_model, from_project, **options)
         actors.adapters.clear()
@@ -269,5 +269,5 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
 
 
 def _absolute(base: str) -> str:
-    """Return the absolute path of a base model's folder, for actors with another working directory; a hub name unchanged."""
+    """Return a base model's folder as an absolute path, because actors have other working directories; else the hub name."""
     return str(Path(base).absolute()) if Path(base).exists() else base

@@ -1,4 +1,4 @@
-"""Calls to Ray actors that may die and be restarted by Ray."""
+"""Connect to Ray, and call actors that Ray restarts when they die."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import sys
 from typing import Any
 
 PAUSE = 0.2  # seconds between two polls
-STARTS = 3  # attempts: Ray's own limit of 30 s, which no option changes, is too short on a busy machine
+STARTS = 3  # attempts to start Ray: its time limit of 30 s, which no option changes, is too short on a busy machine
 
 
 def connect(address: str, cpus: int) -> bool:
-    """Connect to the Ray cluster at `address`, unless this process is connected to one. Returns whether it connected.
+    """Connect to the Ray cluster at `address` unless this process is connected already. Returns whether this call did.
 
-    "local" starts a cluster here with that many CPUs, without usage statistics, on the loopback interface, and with a new
-    token that other processes need to join it (RAY_AUTH_TOKEN in this process's environment).
+    "local" starts a cluster here with `cpus` CPUs, no usage statistics, and a new token that other processes need to join
+    (RAY_AUTH_TOKEN in the environment); on the loopback interface unless Ray was imported before. Preset variables are kept.
     """
     options: dict[str, Any] = {"include_dashboard": False, "log_to_driver": False, "logging_level": "WARNING"}
     if address == "local":
@@ -43,7 +43,7 @@ def connect(address: str, cpus: int) -> bool:
 
 
 async def until_ready(actor: Any) -> Any:
-    """Wait until the actor can be called; return its `ready()`. Raises: RayActorError when Ray no longer restarts it."""
+    """Wait until the actor can be called; return its `ready()`. Raises: as `ready`; RayActorError if it is not restarted."""
     import ray
 
     while True:
@@ -56,7 +56,7 @@ async def until_ready(actor: Any) -> Any:
 async def ask(actor: Any, method: str, *arguments: Any, repeat: bool = False, **options: Any) -> Any:
     """Call an actor's method. Re-raises the remote exception.
 
-    Raises: RayActorError when the actor died during the call; with `repeat`, only when Ray does not restart it.
+    Raises: RayActorError when the actor dies during the call, with `repeat` only when Ray does not restart it; as `ready`.
     """
     import ray
 

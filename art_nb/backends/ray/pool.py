@@ -1,4 +1,4 @@
-"""Several samplers behind one interface: the least loaded one takes a conversation and keeps it until it dies.
+"""Several samplers behind one interface. The least loaded one gets a new conversation, and keeps it while it is alive.
 
 The choice of sampler does not change the draws, because the repetitions of each prompt are counted here.
 """
@@ -25,9 +25,9 @@ from art_nb.training.names import PolicyNames
 
 RETRY_PAUSE = 0.01  # seconds until an exchange that overtook its predecessor is sent again
 MAX_CONVERSATIONS = 10_000  # whose sampler the pool remembers
-MAX_PROMPTS = 100_000  # whose repetitions are counted
+MAX_PROMPTS = 100_000  # whose repetitions are counted, per policy
 ADAPTER_FILE = "adapter_model.safetensors"
-KEPT_ADAPTERS = 8  # most recently used
+KEPT_ADAPTERS = 8  # references; the most recently used are kept
 
 
 class SamplerLost(ConnectionError):
@@ -37,7 +37,7 @@ class SamplerLost(ConnectionError):
 class Adapters:
     """References to the adapters of one model in Ray's object store, by the policy's name.
 
-    Each is put there once, as the content of its file, when a sampler first needs it.
+    An adapter is put there, as the content of its file, when a sampler needs it and no reference to it is kept.
     """
 
     def __init__(self, names: PolicyNames):
@@ -45,7 +45,7 @@ class Adapters:
         self._refs: dict[str, Any] = {}
 
     def __call__(self, policies: set[str]) -> dict[str, Any]:
-        """Return Ray's references by the policy's name; the base model has none."""
+        """Return Ray's references to the adapters of these policies, by name; the base model has none."""
         import ray
 
         steps = {name: step for name in policies if (step := self._names.step_of(name)) is not None}
@@ -62,7 +62,7 @@ class Adapters:
         self._refs |= refs
 
     def clear(self) -> None:
-        """Drop all references: files have been replaced."""
+        """Drop all references, because the files have been replaced."""
         self._refs.clear()
 
 
@@ -83,7 +83,7 @@ class PooledSampler:
         return self.restart is None
 
     async def create(self, **parameters: Any) -> ChatCompletion:
-        """Answer a request. Raises: SamplerLost; RequestError when the sampler refuses the request."""
+        """Answer a request. Raises: SamplerLost; others as `LockstepClient.create`."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             self._clients[loop] = LockstepClient(self.exchange)
@@ -94,7 +94,7 @@ class PooledSampler:
             self.open_requests -= 1
 
     async def exchange(self, key: str, exchange: dict[str, Any]) -> list[dict]:
-        """Send an exchange of a `LockstepClient` to the actor. Raises: SamplerLost; Gone when it was restarted."""
+        """Send an exchange of a `LockstepClient` to the actor. Raises: SamplerLost; Gone when the session is unknown."""
         import ray
 
         adapters = self._adapters({each["request"]["model"] for each in exchange["requests"]})
@@ -107,7 +107,7 @@ class PooledSampler:
                 raise SamplerLost(str(error)) from error
             except ray.exceptions.RayTaskError as error:
                 status = getattr(error.cause, "status", None)
-                if status == 410:  # restarted before its death was noticed
+                if status == 410:  # the actor was restarted, or the session timed out
                     raise Gone from error
                 if status != 425:  # too early: Ray does not guarantee the order of calls
                     raise
@@ -118,7 +118,7 @@ class SamplerPool:
     """The samplers of one model.
 
     first: initial count of every prompt, so that pools in several processes draw differently.
-    tokens_sampled, seconds: as a `Decoder` counts them.
+    tokens_sampled: of all answers. seconds: time with at least one open request or running actor rollout.
     """
 
     def __init__(self, samplers: list[PooledSampler], names: PolicyNames, first: int = 0):
@@ -130,14 +130,14 @@ class SamplerPool:
         self._owners: dict[str, PooledSampler] = BoundedDict(MAX_CONVERSATIONS)  # by the conversation up to the last answer
 
     def forget(self, policy: str) -> None:
-        """Reset the counts of a policy's prompts, unless requests are open: they would repeat earlier draws."""
+        """Reset the counts of a policy's prompts, unless requests are open, whose draws later requests would then repeat."""
         if not self._open:
             self._occurrences.pop(policy, None)
 
     async def create(self, *, messages: Any, model: str | None = None, **parameters: Any) -> ChatCompletion:
-        """Answer a chat completion request with any living sampler.
+        """Answer a chat completion request; send it again if its sampler dies. model: None: the latest policy.
 
-        Raises: RequestError, which says what to change; RayActorError when Ray cannot restart a sampler.
+        Raises: RayActorError when Ray cannot restart a sampler; others as `LockstepClient.create`.
         """
         if parameters.get("stream") is True:
             raise RequestError("stream=True: a RayBackend does not stream; leave it out, or use a LocalBackend")
@@ -159,14 +159,14 @@ class SamplerPool:
         return answer
 
     def _count(self, policy: str, conversation: list[dict], parameters: dict[str, Any]) -> int:
-        """Count a request; return how often the policy got the same prompt before."""
+        """Count a request; return `first` plus the number of earlier requests with this policy, messages and tools."""
         shown = {name: parameters.get(name) or None for name in ("tools", "extra_body", "chat_template_kwargs")}
         counts, prompt = self._occurrences.setdefault(policy, BoundedDict(MAX_PROMPTS)), digest([conversation, shown])
         counts[prompt] = occurrence = counts.get(prompt, self._first - 1) + 1
         return occurrence
 
     async def choose(self, conversation: list[dict]) -> PooledSampler:
-        """Return the sampler that answered in the conversation before, or the least loaded one."""
+        """Return the sampler of the conversation's last answer, or the least loaded one. Waits while all restart."""
         while not (living := [sampler for sampler in self.samplers if sampler.is_alive()]):
             restarts = [sampler.restart for sampler in self.samplers if sampler.restart]
             await asyncio.wait(restarts, return_when=asyncio.FIRST_COMPLETED)
@@ -176,7 +176,7 @@ class SamplerPool:
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """Count the seconds in which at least one request is open."""
+        """Add to `seconds` the time during which at least one such block runs."""
         if not self._open:
             self._since = time.perf_counter()
         self._open += 1

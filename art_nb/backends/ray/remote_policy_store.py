@@ -1,4 +1,4 @@
-"""The policies of one model in a process that receives the adapters instead of reading checkpoints."""
+"""The policies of one model in a process that receives its adapters instead of reading checkpoints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from art_nb.training.policy_store import IN_MEMORY, PolicyStore
 
 
 class RemotePolicyStore(PolicyStore):
-    """A `PolicyStore` that is filled with `add`. Callers give resolved names only."""
+    """A `PolicyStore` that is filled with `add`. Callers pass only names that `PolicyNames.resolve` returned."""
 
     def __init__(self, policy: Policy, name: str, base: str, seed: int, base_folder: str):
         super().__init__(policy, name, base, Path(), seed, Path(base_folder))
@@ -24,7 +24,7 @@ class RemotePolicyStore(PolicyStore):
         return self._adapters.get(self.step_of(name), ("", {}))[0] == version
 
     def add(self, name: str, version: str, adapter: bytes) -> None:
-        """Store an adapter, given as the content of its safetensors file."""
+        """Store an adapter, given as the content of its safetensors file. A later step becomes the latest."""
         step = self.step_of(name)
         if step in self._adapters:
             self.clear()
@@ -32,7 +32,7 @@ class RemotePolicyStore(PolicyStore):
         self.step = max(self.step, step or 0)
 
     def drop_oldest(self, needed: Collection[str]) -> None:
-        """Drop the oldest adapters beyond IN_MEMORY, but none of a policy in `needed`."""
+        """Keep at most IN_MEMORY adapters: drop those added first, but none of a policy in `needed`."""
         steps = {self.step_of(name) for name in needed}
         others = [step for step in self._adapters if step not in steps]
         for step in others[: max(0, len(self._adapters) - IN_MEMORY)]:

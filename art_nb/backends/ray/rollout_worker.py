@@ -1,4 +1,4 @@
-"""Rollouts in Ray actors, for environments that need processors of their own, such as a browser or a compiler."""
+"""Rollouts in Ray actors, for environments that need CPUs of their own, for a browser or a compiler for example."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from art_nb.model import Model
     from art_nb.training.names import PolicyNames
 
-MAX_ROLLOUTS = 1000  # at once in a worker
-FIRST_COUNT_STEP = 2**32  # between the prompt counts of two workers: none sends the same prompt that often
+MAX_ROLLOUTS = 1000  # concurrent rollouts per worker
+FIRST_COUNT_STEP = 2**32  # between the initial prompt counts of two workers; no worker samples one prompt that often
 
 
 class SamplingBackend:
-    """The backend of a model in a worker: it samples and does nothing else."""
+    """The backend of a model in a worker. It only samples."""
 
     def __init__(self, pool: SamplerPool):
         self.pool = pool
@@ -54,14 +54,14 @@ class RolloutActor:
         self.model, self._registered = spec.make_model(), False
 
     def ready(self) -> None:
-        """Return once the actor runs."""
+        """Return when the actor has started."""
 
     async def run(
         self, step: int, adapters: dict[str, Any], rollout: Callable[..., Awaitable[Any]], arguments: tuple
     ) -> tuple[Any, int]:
-        """Return the result of the rollout, and the number of tokens sampled here since the last return.
+        """Run the rollout; return its result, and the number of tokens that this worker sampled since it last returned one.
 
-        step: the latest. adapters: a reference to its adapter, by the policy's name.
+        step: the latest. adapters: Ray's reference to that step's adapter, by the policy's name.
         """
         if not self._registered:
             await self.model.register(SamplingBackend(self.pool))  # type: ignore[arg-type]  # a part of the protocol
@@ -76,7 +76,7 @@ class RolloutActor:
 
 
 class RolloutWorkers:
-    """All workers of one model; each rollout goes to the one that runs fewest."""
+    """All workers of one model; each rollout goes to the least loaded one."""
 
     def __init__(self, spec: ActorSpec, pool: SamplerPool, adapters: Adapters, count: int, options: dict[str, Any]):
         import ray

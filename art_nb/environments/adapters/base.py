@@ -1,4 +1,4 @@
-"""What the adapters share: a clear error for a missing extra, and a class whose tools come from JSON schemas."""
+"""Helpers of the adapters: a clear error for a missing extra, and classes whose tools come from JSON schemas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 
 
 def import_extra(module: str, name: str) -> Any:
-    """Import a package that an extra of art-nb installs. Raises: ImportError that names the extra."""
+    """Import a module that the extra `name` installs. Raises: ImportError, naming the extra if the module is missing."""
     if sys.modules.get(module):  # without touching the warning filters: an environment is made for each rollout
         return importlib.import_module(module)  # waits until another thread has imported it
     try:
@@ -36,7 +36,7 @@ async def call_and_await(function: Callable[..., Any], /, *args: Any, **kwargs: 
 
 
 def listed_tools(kind: type, tools: dict[str, dict]) -> list[Any]:
-    """Convert OpenAI schemas (see `environment_tools`) to MCP tools. kind: the class of a tool."""
+    """Convert OpenAI schemas (see `environment_tools`) to objects of `kind`, a class such as `mcp.types.Tool`."""
     about = [tool["function"] for tool in tools.values()]
     return [kind(name=f["name"], description=f["description"], input_schema=f["parameters"]) for f in about]
 
@@ -47,7 +47,7 @@ def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call"
     tools: OpenAI schemas, whose parameters may refer to their own `$defs`. call: the method of `base` that is called with a
     tool's name and the dict of its arguments.
 
-    Raises: ValueError for a tool's name that the contract excludes, a parameter's that Python does, a recursive schema.
+    Raises: ValueError for a reserved or private tool name, an invalid parameter name, or a recursive schema.
     """
     return type(name, (base,), {tool["function"]["name"]: _method(tool["function"], call) for tool in tools})
 

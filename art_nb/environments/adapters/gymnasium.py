@@ -1,4 +1,4 @@
-"""Games of gymnasium with discrete actions, observed as text. Source: https://gymnasium.farama.org/environments/toy_text."""
+"""Gymnasium games with discrete actions, observed as text. Source: https://gymnasium.farama.org/environments/toy_text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CARDS = {1: "an ace"}
 
 
 def _on_a_map(environment: Any, observation: int) -> str:
-    """Return the map, and the position in words: FrozenLake's player is in brackets, CliffWalking's is an x."""
+    """Return the map, and the player's position in words. The map marks it by brackets (FrozenLake) or x (CliffWalking)."""
     frame = re.sub(r"\x1b\[41m(.)\x1b\[0m", r"[\1]", environment.render())
     width = len(environment.unwrapped.desc[0]) if hasattr(environment.unwrapped, "desc") else environment.unwrapped.shape[1]
     row, column = divmod(observation, width)
@@ -46,15 +46,15 @@ GAMES: dict[str, tuple[Sequence[str], Callable[[Any, Any], str], str]] = {
 
 
 class GymnasiumEnvironment(AbstractContextManager):
-    """One episode of a game. The model acts with the tool `act`, or in text that names an action.
+    """One episode of a game. The model acts with the tool `act`, or in text; the last action that it names is taken.
 
     game: an id such as "FrozenLake-v1". actions: their names in the order of the action space, by default those of the four
-        toy text games or else their numbers. describe: returns an observation as text, from (environment, observation).
+        toy text games, or numbers from 0. describe: a function of (environment, observation) that returns text.
     goal: a sentence of the first message. options: of `gymnasium.make`.
 
-    The reward is the sum of gymnasium's rewards, so the turn rewards of `rollout_environment` are gymnasium's own.
-    Raises: ImportError without the extra; ValueError for actions that are not discrete, and for observations that are arrays
-    (images, joint angles) without `describe`.
+    The reward is the sum of gymnasium's rewards, so a turn reward of `rollout_environment` is that of the turn's actions.
+    Raises: ImportError without the extra; ValueError if the action space is not Discrete or `actions` has another length,
+    and for an observation space such as Box or Dict without `describe`.
     """
 
     plain_tool = "act"
@@ -89,7 +89,7 @@ class GymnasiumEnvironment(AbstractContextManager):
         self._describe = describe or ours or (lambda environment, observation: str(observation))
 
     def reset(self, seed: int = 0, **row: Any) -> str:
-        """Start the game of this seed. Returns goal, actions and first observation; other columns are ignored."""
+        """Start the game with this seed. Returns goal, actions and first observation; ignores the row's other columns."""
         self._reward, self._steps, self._terminated, self._truncated = 0.0, 0, False, False
         observation, _ = self._game.reset(seed=seed)
         parts = (self._goal, f"Actions: {', '.join(self._actions)}.", self._describe(self._game, observation))

@@ -1,4 +1,4 @@
-"""Any OpenEnv server, given by its address, as an environment. Source: the package `openenv` 0.10."""
+"""An environment for any OpenEnv server, given its URL. Source: the package `openenv` 0.10."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ABOUT_THE_STEP = ("done", "reward", "metadata", "terminated", "truncated")
 def openenv_environment(
     url: str, *, describe: Callable[[dict], str] | None = None, headers: dict[str, str] | None = None, **options: Any
 ) -> type[OpenEnvEnvironment]:
-    """Return an environment class for a running server; each episode has a session of its own there.
+    """Return an environment class for a running server; each episode has a server session of its own.
 
-    The tools of a server that acts through MCP tools (`CallToolAction`) are used as they are. Any other gets one, `step`,
-    with the parameters of its action schema.
+    If the server's actions are calls of MCP tools (`CallToolAction`), these are the environment's tools. Otherwise it has
+    one tool, `step`, with the parameters of the server's action schema.
 
-    url: http:// or https://. describe: returns an observation, a dict, as text; default: its only field if text, else JSON.
-    headers: of every request. options: of OpenEnv's `GenericEnvClient`, such as `message_timeout_s`.
+    url: http:// or https://. describe: returns the text of an observation (a dict); default: its only field if that is text,
+    else JSON. headers: of every request. options: of OpenEnv's `GenericEnvClient`, such as `message_timeout_s`.
 
-    Raises: ImportError without the package; httpx.HTTPError if the server does not answer; ValueError for an action that
-    cannot be a tool.
+    Raises: ImportError without the package; httpx.HTTPError if the request for the action schema fails; ValueError for an
+    action or a tool that cannot be a method.
     """
     package = import_extra("openenv.core", "openenv")
     answer = httpx.get(f"{url.rstrip('/')}/schema", headers=headers, timeout=options.get("message_timeout_s", 60.0))
@@ -53,7 +53,7 @@ def openenv_environment(
 
 
 def _text(observation: dict) -> str:
-    """Return the only text of an observation, or the observation as JSON."""
+    """Return the result or error of an MCP tool; else the observation's only field if that is text, else JSON."""
     if "tool_name" in observation:
         result = observation.get("error") or observation.get("result")
         return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
@@ -63,10 +63,10 @@ def _text(observation: dict) -> str:
 
 
 class OpenEnvEnvironment(AbstractContextManager):
-    """One episode in a session of an OpenEnv server. Made by `openenv_environment`.
+    """One episode in a session of an OpenEnv server. `openenv_environment` creates subclasses of it.
 
-    The reward is the sum of the rewards of the steps. OpenEnv reports the end as `done`; an episode counts as truncated if
-    the observation or its metadata has a true `truncated`, and as terminated otherwise.
+    The reward is the sum of the rewards of reset and steps. OpenEnv reports the end as `done`; an episode that is done
+    counts as truncated if the observation or the metadata has a true `truncated`, else as terminated.
     """
 
     _setup: tuple[Any, dict[str, Any], Callable[[dict], str]]
@@ -76,7 +76,7 @@ class OpenEnvEnvironment(AbstractContextManager):
         self._stack = ExitStack()
 
     def reset(self, **row: Any) -> str:
-        """Open a session and reset it with the row's columns, except `prompt`. Returns the first observation."""
+        """Open a session and reset it with the row, without `prompt` and None values. Returns the first observation."""
         self._stack.close()
         self._reward, self._steps, self._done, self._truncated = 0.0, 0, False, False
         client, options, _ = self._setup

@@ -1,4 +1,4 @@
-"""Games of TextArena for one player, or for two with an opponent. Source: https://pypi.org/project/textarena."""
+"""TextArena's games for one player, or for two against an opponent. Source: https://pypi.org/project/textarena."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _GLOBAL_RANDOM = RLock()
 
 
 def random_player(seed: int = 0) -> Player:
-    """Return a player that chooses among the moves that the game lists ("Available Moves: '[0]', '[1]'").
+    """Return a player that chooses at random among the moves that the game lists ("Available Moves: '[0]', '[1]'").
 
-    Raises: BrokenEnvironment, when it plays, for a game that lists none.
+    The player raises BrokenEnvironment in a game that lists none.
     """
     rng = random.Random(seed)
 
@@ -37,10 +37,10 @@ def random_player(seed: int = 0) -> Player:
 
 
 def model_player(client: Any, model: str, **request: Any) -> Player:
-    """Return a player whose moves are a model's answers: a fixed policy's, or for self-play those of the one in training.
+    """Return a player whose moves are a model's answers: of a fixed policy or, for self-play, of the policy in training.
 
-    client: `model.openai_client()` or an `openai.OpenAI`. Its calls block, so the rollout needs a `timeout`, with which the
-    game runs in a thread of its own.
+    client: `model.openai_client(sync=True)` or another `openai.OpenAI`. Its calls block, so the rollout needs a `timeout`:
+    with one, the game runs in its own thread. model, request: arguments of each request.
     """
     blocking = client.blocking() if hasattr(client, "blocking") else client
 
@@ -54,11 +54,11 @@ def model_player(client: Any, model: str, **request: Any) -> Player:
 class TextArenaEnvironment:
     """One game. The model moves with the tool `act`, or in text.
 
-    game: an id such as "TicTacToe-v0". opponent: the second player; None: `random_player`. players: 1 or 2.
+    game: an id such as "TicTacToe-v0". opponent: the other player; None: `random_player`. players: 1 or 2.
     options: of `textarena.make`.
 
-    The reward is TextArena's, by default 1 for a win, 0 for a draw and -1 for a loss; 0 while the game runs.
-    TextArena draws from Python's global generator, which has a state of its own for each game while TextArena's code runs.
+    The reward is TextArena's, for two players usually 1, 0 or -1 for win, draw or loss, for one often the share solved; 0
+    until the game ends. TextArena draws from Python's global generator, which has the game's state while its code runs.
     Raises: ImportError without the extra; ValueError for other numbers of players.
     """
 

@@ -10,12 +10,12 @@ from art_nb.environments.tools import parse_arguments
 
 
 def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
-    """Return an `mcp.server.Server` with the tools of an environment; its instructions are what `reset(**row)` returns.
+    """Return an `mcp.server.Server` with the tools of an environment; its instructions are the result of `reset(**row)`.
 
-    Run it with `mcp.server.stdio.stdio_server`, or mount it as a web application; the reward is the environment's own
-    `get_reward()`. A call that is malformed or raises is answered with an error, which the client's model reads.
+    Run it with `mcp.server.stdio.stdio_server`, or mount it as a web application. A call that is malformed or raises returns
+    an error, which the client's model reads. The reward is `environment.get_reward()`. A context manager is not entered.
 
-    Raises: ImportError without the extra; whatever `reset` raises.
+    Raises: ImportError without the extra; as `reset`; BrokenEnvironment if it is async or returns neither text nor JSON.
     """
     types, server = import_extra("mcp.types", "mcp"), import_extra("mcp.server", "mcp")
     first, tools = observation_text("reset", environment.reset(**row)), environment_tools(environment)
@@ -28,7 +28,7 @@ def mcp_server(environment: Any, name: str = "environment", **row: Any) -> Any:
             arguments = parse_arguments(tools.values(), params.name, params.arguments or {})
             result = await call_and_await(getattr(environment, params.name), **arguments)
             text, failed = observation_text(params.name, result), False
-        except Exception as error:  # the client's model reads what was wrong
+        except Exception as error:  # the client's model reads the message
             text, failed = str(error), True
         return types.CallToolResult(content=[types.TextContent(text=text)], is_error=failed)
 

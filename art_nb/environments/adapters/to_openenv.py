@@ -16,8 +16,8 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
     """Return a FastAPI application, to run with uvicorn, that creates a new environment for each session.
 
     Clients list the tools and call them with OpenEnv's `ListToolsAction` and `CallToolAction`. The return value of `reset`
-    or of a tool is the observation's `result`; a step's reward is the change in the environment's `progress`, and the last
-    step's reward makes the sum equal to `get_reward()`. The metrics are in the last observation's metadata.
+    or of a tool is the observation's `result`. The first reward is the environment's `progress` after `reset`; a step's is
+    the change, so that the sum is `get_reward()` at the end. The metrics are in the last observation's metadata.
 
     sessions: maximum number of concurrent sessions. Raises: ImportError without the package.
     """
@@ -51,7 +51,7 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
             try:
                 arguments = parse_arguments(self._tools.values(), action.tool_name, action.arguments)
                 result = self._result(getattr(self._environment, action.tool_name)(**arguments))
-            except Exception as error:  # as in TRL, the model reads what was wrong
+            except Exception as error:  # as in TRL, the model reads the error
                 result = f"Error: {error}"
             worth = float(self._result(self._environment.get_reward())) if self._over else self._progress()
             reward, self._total_reward = worth - self._total_reward, worth

@@ -12,8 +12,8 @@
     if __name__ == "__main__":
         EmailTools.run()
 
-They are module-level classes because verifiers starts the tools in a process of their own, with `python -m MODULE`.
-Importing the adapter needs the package.
+They are module-level classes because verifiers starts the tools in a separate process, with `python -m MODULE`.
+Importing this module requires the package.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class EnvironmentData(vf.TaskData):
 
 
 class EnvironmentTools(vf.Toolset[vf.ToolsetConfig]):
-    """The tools of one episode, an MCP server that verifiers starts for each rollout. A subclass names its environment."""
+    """The tools of one episode: an MCP server that verifiers starts per rollout. A subclass sets `environment_factory`."""
 
     TOOL_PREFIX = None
     environment_factory: ClassVar[Callable[[], Any]]
@@ -53,10 +53,10 @@ class EnvironmentTools(vf.Toolset[vf.ToolsetConfig]):
 
 
 class EnvironmentTask(vf.Task[EnvironmentData]):
-    """One episode. A subclass names its `tools`.
+    """One episode. A subclass sets `tools`.
 
-    The tools run in another process, so the episode is scored by making the trace's calls again, in a new environment: a
-    row must determine the episode.
+    The tools run in another process, so an episode is scored by replaying its calls in a new environment. The environment
+    must therefore be deterministic for a given row and given calls.
     """
 
     tools: ClassVar[type[EnvironmentTools]]
@@ -66,7 +66,7 @@ class EnvironmentTask(vf.Task[EnvironmentData]):
         return [cls.tools(vf.ToolsetConfig())]
 
     async def replayed(self, trace: Any) -> Any:
-        """Return the environment after the calls of a trace, made through the same MCP tools."""
+        """Replay the calls of a trace through the same MCP tools; return the environment."""
         tools, server = self.tools(vf.ToolsetConfig()), MCPServer(self.tools.__name__)
         await tools.setup_task(self.data)
         tools.register(server)
@@ -90,7 +90,7 @@ class EnvironmentTask(vf.Task[EnvironmentData]):
 
 
 class EnvironmentTaskset:
-    """Tasks made from rows. A subclass also derives from `vf.Taskset` of its task, and defines `rows`."""
+    """Tasks made from dataset rows. A subclass sets `rows`, and also inherits from `vf.Taskset` of its task."""
 
     rows: ClassVar[Iterable[dict[str, Any]]]
 

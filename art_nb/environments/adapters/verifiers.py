@@ -1,4 +1,4 @@
-"""A verifiers taskset, given by the name of its module. Source: the package `verifiers` 0.4 (`verifiers.v1`)."""
+"""The tasks of a verifiers taskset as an environment. Source: the package `verifiers` 0.4 (`verifiers.v1`)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from art_nb.environments.adapters.mcp import Connector
 
 
 def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironment]:
-    """Return an environment class for the tasks of a taskset: its prompts, `@vf.reward`, `@vf.metric` and `@vf.stop`
-    functions, and the tools of its toolsets, over MCP in this process.
+    """Return an environment class for the tasks of a taskset; its toolsets run over MCP in this process.
 
-    The model ends a task with an answer without a call, or by calling `answer`. taskset: its module, as for verifiers' own
-    commands. config: fields of its config.
+    A task ends with an answer without a call, a call of `answer`, or a `@vf.stop` function that returns true. taskset: name
+    of its module, as for verifiers' own commands. config: fields of its config.
 
-    `@vf.stop` functions on requests or responses are not supported: all get the trace. Raises: ImportError without the
-    package; ValueError for tasks that need a container or a runtime, and tools that share state with the task.
+    Not supported: `@vf.stop` functions of a request or response (all are called with the trace); rewards, metrics and judges
+    that need a runtime (verifiers skips them). Raises: ImportError without the package; ValueError for tasks that need a
+    container or have runtime hooks, tools that share state with the task, and unsupported tool names or schemas.
     """
     vf, loaders = import_extra("verifiers.v1", "verifiers"), import_extra("verifiers.v1.utils.loaders", "verifiers")
     kind = loaders.taskset_class(taskset)
@@ -127,7 +127,7 @@ class VerifiersEnvironment(AbstractContextManager):
         return "Thank you."
 
     def get_reward(self) -> float:
-        """Return the weighted sum of the task's rewards; 0 before the end. Raises: whatever a reward function raises."""
+        """Return the weighted sum of the task's rewards; 0 before the end. Raises: any exception of a reward function."""
         if not self._over:
             return 0.0
         if not self._scored:

@@ -1,4 +1,4 @@
-"""A metric of each model at each step: its mean over trajectories with a 95% interval."""
+"""A metric of each model at each step: its mean over trajectories with a 95% confidence interval."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,16 +14,16 @@ Z = 1.96  # standard errors on each side of the mean that cover 95% of a normal 
 def comparison_table(
     df: "pandas.DataFrame", metric_name: str, models: Sequence[str | BenchmarkModelKey] | None = None
 ) -> "pandas.DataFrame":
-    """Return one row per model and step: trajectories, mean, and the bounds low and high of its 95% interval.
+    """Return one row per model and step: trajectories (their number), mean, low and high (its 95% confidence interval).
 
-    The interval assumes independent trajectories and a normally distributed mean; a single trajectory has none.
+    The interval assumes independent trajectories and a normally distributed mean. For a single trajectory it is NaN.
 
     Args:
-        df: of `load_trajectories`. metric_name: with or without "metric_".
+        df: as returned by `load_trajectories`. metric_name: with or without "metric_".
         models: names (of split "val") or keys, in the order to show. None: every model over all splits, those with several
             steps first.
 
-    Raises: ValueError for an unknown metric, or when no rows are left.
+    Raises: ValueError for an unknown metric, a repeated display name, or a model without trajectories that have the metric.
     """
     import pandas
 

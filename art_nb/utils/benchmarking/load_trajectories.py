@@ -14,12 +14,12 @@ async def load_trajectories(
 ) -> "pandas.DataFrame":
     """Return one row per trajectory: model, split, step, group_number, reward, messages, logs, metric_* and metadata_*.
 
-    Returns a pandas DataFrame (ART: a polars one). metric_reward repeats the reward.
+    A pandas DataFrame (ART: polars); group_number is unique, from 1; messages: the turns; metric_reward: the reward.
 
     Args:
-        models: names; None: all of the project.
+        models: names of models; None: all of the project.
         debug: print the number of trajectories.
-        art_path: the backend's path; None: ".art".
+        art_path: the backend's `path`; None: ".art".
     """
     import pandas
 
@@ -38,6 +38,6 @@ async def load_trajectories(
     if debug:
         print(f"{len(rows)} trajectories of {len({row['model'] for row in rows})} models in {project_name!r}")
     table = pandas.DataFrame(rows)
-    if rows:  # number the groups uniquely over all models and steps
+    if rows:  # number the groups uniquely over all models, splits and steps
         table["group_number"] = table.groupby(["model", "split", "step", "group_number"], sort=False).ngroup() + 1
     return table
