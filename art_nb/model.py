@@ -278,7 +278,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
 class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateType]):
     """A base model with a LoRA adapter that a backend trains.
 
-    base_model: a checkpoint folder or a name on the Hugging Face hub.
+    base_model: a checkpoint folder or a name on the Hugging Face hub. Raises: ValueError if it equals `name`.
     _internal_config: {"init_args": ..., "peft_args": ..., "trainer_args": ...}; see `art_nb.dev`.
     inference_base_url, inference_api_key: set by `register`; None if the backend does not serve the model over HTTP.
 
@@ -293,6 +293,8 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
 
     def __init__(self, *, _internal_config: InternalModelConfig | None = None, **fields: Any) -> None:
         super().__init__(**fields)
+        if self.name == self.base_model:
+            raise ValueError(f"name and base_model are both {self.name!r}, but requests select by name: choose another one")
         if unknown := sorted({*(_internal_config or {})} - {*InternalModelConfig.__annotations__}):
             known = ", ".join(InternalModelConfig.__annotations__)
             warnings.warn(f"in _internal_config only {known} are known; no effect: {', '.join(unknown)}", stacklevel=2)
@@ -359,7 +361,8 @@ class TrainableModel(Model[ModelConfig, StateType], Generic[ModelConfig, StateTy
         kept = await backend.kept_steps(self) if hasattr(backend, "kept_steps") else None
         best = self.run_log.best_step(best_checkpoint_metric, kept)
         if best is None:
-            warnings.warn(f"{best_checkpoint_metric!r} was never logged for a kept step: keeping the latest.", stacklevel=2)
+            unlogged = f"{best_checkpoint_metric!r} was not logged for any kept step"
+            warnings.warn(f"{unlogged}: all checkpoints but the latest are deleted.", stacklevel=2)
         else:
             keep.add(best)
         await backend._delete_checkpoint_files(self, sorted(keep))

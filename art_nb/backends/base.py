@@ -24,7 +24,7 @@ from art_nb.storage import checkpoints
 from art_nb.storage.summary import summary
 from art_nb.training.names import PolicyNames
 from art_nb.trajectories import Trajectory, TrajectoryGroup
-from art_nb.types import PolicyName, TrainConfig, TrainResult, TrainSFTConfig
+from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
     from art_nb.model import TrainableModel
@@ -114,7 +114,7 @@ class FileBackend(ABC, Generic[M, R]):
 
     @abstractmethod
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model to this one; return its step. options: as in `fork_checkpoint`."""
+        """Copy a checkpoint of another model to this one; return this model's step. options: as in `fork_checkpoint`."""
 
     async def register(self, model: Model[Any, Any]) -> None:
         """Create the folder of the model's files."""
@@ -239,7 +239,7 @@ class FileBackend(ABC, Generic[M, R]):
         project = from_project or model.project
         step = await self.fork(model, from_model, project, not_after_step=not_after_step, optimizer=optimizer)
         if verbose:
-            print(f"{model.name!r} starts from {PolicyName(f'{project}/{from_model}', step)}")
+            print(f"{model.name!r}, forked from {project}/{from_model}, is at step {step}")
 
     async def kept_steps(self, model: TrainableModel) -> list[int]:
         """Return the steps that have a checkpoint, ascending."""

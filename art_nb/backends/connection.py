@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 READ_TIMEOUT = 60.0  # seconds without a byte; the server sends one more often than that
 RETRIED = {425, 429, 502, 503, 504}  # status codes
+CONNECT_TIMEOUT = 10.0  # seconds
 MAX_PAUSE = 5.0  # seconds between two attempts
 MAX_CUT_OFF = 20  # streams in a row cut off without a new line; after that, repeated lines do not restart the clock
 
@@ -73,7 +74,7 @@ class Connection:
             local = httpx.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
             self._clients[loop] = httpx.AsyncClient(
                 base_url=self.url, headers={"authorization": f"Bearer {self.api_key}"},
-                timeout=httpx.Timeout(READ_TIMEOUT, connect=10), limits=httpx.Limits(max_connections=None),
+                timeout=httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT), limits=httpx.Limits(max_connections=None),
                 trust_env=not local, verify=self.url.startswith("https:"),
             )  # fmt: skip
         return self._clients[loop]
@@ -93,10 +94,10 @@ class Connection:
     async def fetch(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> bytes:
         """Send a request; return the response's bytes, b"" if a repeated DELETE finds nothing (404). Raises: as `ask`."""
         content = None if body is None else encoded(body)
-        retries, accepted = Retries(self), 200
+        retries, accepted, limits = Retries(self), 200, httpx.Timeout(timeout, connect=CONNECT_TIMEOUT)
         while True:
             try:
-                response = await self._http().request(method, path, content=content, timeout=timeout, headers=_JSON)
+                response = await self._http().request(method, path, content=content, timeout=limits, headers=_JSON)
                 _check(response, accepted)
                 return b"" if response.status_code == 404 else response.content
             except httpx.TransportError as error:
@@ -117,18 +118,18 @@ class Connection:
                         await response.aread()
                     _check(response)
                     async for line in response.aiter_lines():
+                        item = json.loads(line)
                         cut_off, first = (cut_off + first if line in seen else 0), False
                         seen.add(line)
                         if cut_off < MAX_CUT_OFF:
                             retries.restart()
-                        item = json.loads(line)
                         if "error" in item:
                             raise _refusal(item["status"], item)
                         yield item
                         if "progress" not in item:
                             return
                 raise httpx.RemoteProtocolError("the response was cut off")
-            except httpx.TransportError as error:
+            except (httpx.TransportError, json.JSONDecodeError) as error:  # it may be cut off inside a line
                 await retries.pause(error)
 
 
@@ -143,7 +144,7 @@ class Retries:
         """Restart the clock, after progress."""
         self._until, self._seconds = time.monotonic() + self._connection.patience, 0.1
 
-    async def pause(self, error: httpx.TransportError) -> None:
+    async def pause(self, error: Exception) -> None:
         """Wait before the next attempt. Raises: Unreachable when the connection's patience has run out."""
         if time.monotonic() >= self._until:
             raise Unreachable(

@@ -21,7 +21,7 @@ from art_nb.model import Model
 from art_nb.storage import checkpoints
 from art_nb.storage.run_log import RunLog
 from art_nb.storage.summary import summary
-from art_nb.types import LocalTrainResult, PolicyName, TrainConfig
+from art_nb.types import LocalTrainResult, TrainConfig
 
 if TYPE_CHECKING:
     from filelock import FileLock
@@ -222,7 +222,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return state.request, LocalTrainResult(loaded.step, numbers(state.row or {}), str(checkpoint))
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model to this one, before or after `register`; return the checkpoint's step."""
+        """Copy a checkpoint of another model to this one, before or after `register`; return this model's step."""
         from art_nb.training.fork_checkpoint import fork_checkpoint
         from art_nb.training.state import read_adapter
 
@@ -230,9 +230,9 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         target = self.output_dir(model)
         loaded = self.models.get((model.project, model.name))
         check = lambda checkpoint: loaded and read_adapter(loaded.policy, checkpoint)  # noqa: E731
-        origin = PolicyName.parse(fork_checkpoint(self.output_dir(source), target, check=check, **options))
+        fork_checkpoint(self.output_dir(source), target, check=check, **options)
         if loaded:
             loaded.policies.clear()
             loaded.sampler.forget()
             self.restore(model, loaded)
-        return origin.step if origin else 0
+        return checkpoints.latest(target / "checkpoints") or 0

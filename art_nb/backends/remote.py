@@ -50,8 +50,8 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
     Rollouts run in this process. Their requests are sampled in lockstep (see `lockstep`), so that the same seed gives the
     same tokens as a `LocalBackend`. Metrics and trajectories are written on this machine; checkpoints stay on the server.
 
-    Training data is written to outbox/ in the model's folder before it is sent. `send_again` trains on the data that an
-    interrupted run left there. A step is taken once, however often its request is sent.
+    `train` writes its data to outbox/ in the model's folder before its first request. `send_again` trains on the data that
+    an interrupted run left there. A step is taken once, however often its request is sent.
 
     Args:
         url: the server's address, e.g. "http://127.0.0.1:8000".
@@ -123,7 +123,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         """Write the data to the outbox, then train on the server. Raises: ValueError if it refuses; ConnectionError."""
         message = {
             "key": request.key,
-            "from_step": await self._get_step(model),
+            "from_step": self.loaded(model).names.step,
             "groups" if isinstance(request.config, TrainConfig) else "trajectories": [
                 each.model_dump(mode="json") for each in request.data
             ],
@@ -131,6 +131,9 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         }
         outbox = self.output_dir(model) / "outbox" / f"{request.key}.json"
         write_file(outbox, encoded({**message, "log": request.log}))
+        if (step := await self._get_step(model)) != message["from_step"]:  # another client has trained the model
+            message["from_step"] = step
+            write_file(outbox, encoded({**message, "log": request.log}))
         return await self._send(model, request, message, outbox)
 
     async def send_again(self, model: TrainableModel) -> TrainResult | None:
@@ -238,7 +241,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return LivePage(self.connection.url, (await self.connection.ask("POST", "/codes"))["code"])
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model to this registered model, on the server; return its step."""
+        """Copy a checkpoint of another model to this registered model, on the server; return this model's step."""
         loaded, request = self.loaded(model), {"from_project": from_project, "from_model": from_model, **options}
         forked = await self.connection.ask("POST", f"{loaded.path}/fork", request, timeout=LOAD_TIMEOUT)
         loaded.names.step = forked["step"]

@@ -215,7 +215,9 @@ class VllmBackend(LocalBackend):
             step = loaded.policies.step_of(policy)
             return None if step is None else loaded.policies.checkpoint(step)
 
-        loaded.sampler = Sampler(loaded.policy.base, loaded.policy.tokenizer, decoder=VllmDecoder(server, folder))
+        decoder = VllmDecoder(server, folder)
+        decoder.tokens_sampled, decoder.seconds = loaded.sampled()  # not 0 when the model is registered again
+        loaded.sampler = Sampler(loaded.policy.base, loaded.policy.tokenizer, decoder=decoder)
         loaded.sampler.context = min(loaded.sampler.context, server.context)
         return url_and_key
 

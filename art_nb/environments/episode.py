@@ -116,7 +116,7 @@ class ToolEpisode:
             if not name:
                 messages.append({"role": "assistant", "content": self.no_call_message})
                 continue
-            written = arguments if isinstance(arguments, str) else json.dumps(arguments)
+            written = arguments if isinstance(arguments, str) else json.dumps({} if arguments is None else arguments)
             call = {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": written}}
             messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": observation})

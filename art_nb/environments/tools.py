@@ -9,7 +9,8 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache, wraps
+from contextlib import suppress
+from functools import cache, partial, wraps
 from typing import Any, TypeVar, cast, get_type_hints
 
 from pydantic import TypeAdapter
@@ -160,8 +161,13 @@ def _validator() -> Any:
             for each, of_place in zip(value, schemas, strict=False):
                 yield from validator.descend(each, of_place)
 
+    def by_pattern(keyword: str, *args: Any) -> Iterator[Any]:
+        with suppress(re.error):  # Python cannot compile every pattern of JSON Schema, such as \p{L}
+            yield from Latest.VALIDATORS[keyword](*args)
+
+    patterns = {name: partial(by_pattern, name) for name in ("pattern", "patternProperties", "additionalProperties")}
     is_integer = lambda _, value: isinstance(value, int) and not isinstance(value, bool)  # noqa: E731
-    return extend(Latest, {"items": items}, type_checker=Latest.TYPE_CHECKER.redefine("integer", is_integer))
+    return extend(Latest, {"items": items, **patterns}, type_checker=Latest.TYPE_CHECKER.redefine("integer", is_integer))
 
 
 def _expected(schema: dict | bool) -> str:

@@ -59,17 +59,25 @@ class Checkpoint:
         return self.settings()["base_model_name_or_path"]
 
     def trained_on(self) -> dict[str, int]:
-        """Return the steps taken, and the logged numbers of trajectories, groups and demonstrations up to this step."""
-        rows = [row for row in RunLog(self.model_folder).rows() if row["step"] <= self.step]
-        count = lambda split, name: sum(int(row.get(name, 0)) for row in rows if row["split"] == split)  # noqa: E731
+        """Return the steps taken, and the logged numbers of trajectories, groups and demonstrations up to this step.
+
+        A step that was taken again, because its checkpoint was damaged, counts once.
+        """
+
+        def count(split: str, name: str) -> int:
+            rows = [row for row in RunLog(self.model_folder).rows() if row["split"] == split and name in row]
+            return sum({row["step"]: int(row[name]) for row in rows if row["step"] <= self.step}.values())
+
         sampled = {name: count("train", name) for name in ("trajectories", "groups")}
         return {"steps": self.step, **sampled, "demonstrations": count("sft", "trajectories")}
 
     def results(self) -> dict[str, dict[str, float]]:
         """Return the finite scores logged at this step outside training, and trajectories: split -> name -> latest value."""
         found: dict[str, dict[str, float]] = {}
-        for row in RunLog(self.model_folder).rows():
-            if row["step"] == self.step and row["split"] not in ("train", "sft"):
+        rows = [row for row in RunLog(self.model_folder).rows() if row["step"] == self.step]
+        taken = [i for i, row in enumerate(rows) if "train_s" in row]  # several if the step was taken again: other weights
+        for row in rows[max(taken[1:], default=0) :]:
+            if row["split"] not in ("train", "sft"):
                 scores = {
                     name: value
                     for name, value in row.items()

@@ -115,6 +115,4 @@ class Generation:
     def content(self) -> str:
         """Return the text sampled so far, up to the first stop string."""
         text = self._text.of(self.tokens, self.content_length())
-        for stop in self.options.stop:
-            text = text.partition(stop)[0]
-        return text
+        return text[: min((text.index(stop) for stop in self.options.stop if stop in text), default=None)]

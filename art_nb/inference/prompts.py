@@ -128,7 +128,7 @@ class IncrementalTemplate(ChatTemplate):
     def _frame(self, message: dict, first: bool) -> tuple[str, str] | None:
         """Return the template's text before and after an unchanged content of a user or tool; None for other messages."""
         role = message["role"]
-        if role not in ("user", "tool") or len(message) != 2 and (self._shows_ids or "tool_call_id" not in message):
+        if role not in ("user", "tool") or len(message) != (2 if self._shows_ids or "tool_call_id" not in message else 3):
             return None
         key = role, len(message), first
         if key not in self._frames:
@@ -200,7 +200,7 @@ class PromptEncoder:
         Of several such conversations, returns the one with the longest text; if tied, the first of those continued least.
         """
         cut = len(prompt)
-        while (cut := max(prompt.rfind(end, 0, cut) for end in self._ends)) >= 0:
+        while (cut := max((prompt.rfind(end, 0, cut) for end in self._ends), default=-1)) >= 0:
             if same := self._answered.get(prompt[:cut]):
                 known = min(same, key=lambda answered: answered.continued)
                 # The rest begins with an end token, across which no tokenizer merges.
@@ -212,7 +212,7 @@ class PromptEncoder:
 
         prompt: its text before the answer; text: with the answer; ids: its tokens without the end token; slot: of the cache.
         """
-        cut = max(text.rfind(end) for end in self._ends)
+        cut = max((text.rfind(end) for end in self._ends), default=-1)
         if cut >= 0 and text.startswith(prompt):
             same = self._answered.setdefault(text[:cut], [])
             same.append(AnsweredConversation(ids, slot))

@@ -71,7 +71,7 @@ class LangfuseMonitor(Monitor):
         from langfuse.api import LangfuseAPI
         from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 
-        chosen = entry.trajectories[:: self.every]
+        chosen, answers = entry.trajectories[:: self.every], list[Any]()
         with httpx.Client(auth=self._keys, timeout=self.timeout) as client, _service_errors(self.base_url):
             api = LangfuseAPI(base_url=self.base_url, username=self._keys[0], password=self._keys[1], httpx_client=client)
             for i in range(0, len(chosen), BATCH):
@@ -80,7 +80,10 @@ class LangfuseMonitor(Monitor):
                 headers = {"Content-Type": "application/x-protobuf", "x-langfuse-ingestion-version": "4"}
                 _check(client.post(f"{self.base_url}/api/public/otel/v1/traces", content=spans, headers=headers).status_code)
                 if scores := [trace.score() for trace in traces if math.isfinite(trace.reward)]:
-                    api.scores.create(request=scores, request_options={"max_retries": 0})
+                    answers.append(api.scores.create(request=scores, request_options={"max_retries": 0}))
+        if rejected := sum(getattr(each, "rejected", 0) for each in answers):  # these have status 207
+            reasons = [error.message for each in answers for error in getattr(each, "errors", [])]
+            raise RuntimeError(f"it rejects the scores of {rejected} of {len(chosen)} trajectories: {reasons[:1]!s:.200}")
 
 
 @contextmanager
@@ -127,14 +130,14 @@ class _Trace:
             sampler=ALWAYS_ON, resource=Resource({"service.name": "art_nb"}), shutdown_on_exit=False, id_generator=self
         )
         self._tracer = provider.get_tracer("art_nb")
-        started, seconds = self._now, self.record["metrics"].get("duration", 0.0)
+        started, seconds = self._now, float(self.record["metrics"].get("duration", 0.0))  # parses "NaN"
         root = self._span(None, f"{self.entry.model} {self.entry.split}", self._root_attributes())
         for history, turns in enumerate([self.record["turns"], *self.record.get("additional_turns", [])]):
             begin = 0
             for number, end in enumerate((i for i, turn in enumerate(turns) if turn["trainable"]), start=1):
                 self._turn(root, f"turn {number}" if history == 0 else f"turn {history}.{number}", turns, slice(begin, end))
                 begin = end + 1
-        root.end(max(self._now, started + int(seconds * 1e9)))
+        root.end(max(self._now, started + int(seconds * 1e9 if math.isfinite(seconds) else 0)))
         return self._spans
 
     def score(self) -> dict[str, Any]:

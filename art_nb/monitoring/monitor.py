@@ -88,7 +88,8 @@ class Monitor(contextlib.AbstractContextManager):
         if self.package and find_spec(self.package) is None:
             raise ImportError(f"the package {self.package} is missing: pip install 'art-nb[{self.package}]'")
         if patience < 0 or backlog < 1:
-            raise ValueError(f"patience {patience}, backlog {backlog}: expected at least 0 seconds and at least 1 row")
+            wanted = "patience >= 0 (seconds) and backlog >= 1 (entries)"
+            raise ValueError(f"patience is {patience}, backlog is {backlog}: expected {wanted}")
         self.patience, self.backlog, self.sent, self.lost = patience, backlog, 0, 0
         self.trouble: str | None = None
         self._warned = self._rejected = False

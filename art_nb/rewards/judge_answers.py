@@ -106,11 +106,11 @@ def _score(entry: Any) -> TrajectoryScore:
     if not isinstance(entry, dict):
         raise UnusableAnswer(f"expected an object for each score, got {_short(entry)}")
     name, reason = entry.get("trajectory_id"), entry.get("explanation")
-    surrogate = "[\ud800-\udfff]"  # unpaired, it is valid JSON but cannot be encoded
     if isinstance(name, bool) or not isinstance(name, str | int):
         raise UnusableAnswer(f"trajectory_id must be a string: {_short(entry)}")
-    if not isinstance(reason, str) or re.search(surrogate, reason):
-        raise UnusableAnswer(f"the explanation of id {_short(name)} must be a string: {_short(reason)}")
+    if not isinstance(reason, str) or re.search("[\ud800-\udfff]", reason):  # valid in JSON, but cannot be encoded
+        wanted = "a string without unpaired surrogates"
+        raise UnusableAnswer(f"the explanation of id {_short(name)} must be {wanted}: {_short(reason)}")
     score = _number(entry.get("score"), name)
     return TrajectoryScore(trajectory_id=str(name), explanation=CONTROL.sub("", reason), score=score)
 

@@ -14,7 +14,7 @@ from typing import Any
 from art_nb.trajectories import Trajectory
 from art_nb.types import Tools
 
-BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; if the prompt is too long, `LLMJudge` halves its limit
+BYTES_PER_TOKEN = 3  # English has about 4, boards and code 2 to 3; if the prompt is too long, `LLMJudge` halves it
 MIN_BYTES = 400  # smallest limit for a trajectory; one that is shortened further cannot be judged
 
 INSTRUCTIONS = """\
@@ -148,7 +148,7 @@ def _shortened(messages: list[dict], limit: int) -> list[dict]:
 
 
 def _cut(value: Any, limit: int) -> Any:
-    """Replace the middle of each string longer than about `limit` bytes, at any depth, by a visible mark."""
+    """Replace the middle of each string longer than about `limit` bytes, at any depth, by a mark, if that is shorter."""
     if isinstance(value, dict):
         return {key: _cut(item, limit) for key, item in value.items()}
     if isinstance(value, list):
@@ -156,7 +156,8 @@ def _cut(value: Any, limit: int) -> Any:
     if not isinstance(value, str) or (size := _size(value)) <= limit:
         return value
     keep = max(20, limit * len(value) // size // 2 - 20)
-    return f"{value[:keep]} [left_out: {len(value) - 2 * keep} characters] {value[-keep:]}"
+    cut = f"{value[:keep]} [left_out: {len(value) - 2 * keep} characters] {value[-keep:]}"
+    return cut if len(cut) < len(value) else value
 
 
 def _size(value: Any) -> int:

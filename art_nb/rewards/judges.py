@@ -18,7 +18,7 @@ from art_nb.inference.client import InProcessClient
 from art_nb.metrics import JUDGE, MetricsBuilder
 from art_nb.rewards.judge_answers import TrajectoryScore, UnusableAnswer, parse, response_format
 from art_nb.rewards.judge_calls import ContextExceeded, JudgeReply, JudgeUnavailable, call_judge, context_tokens
-from art_nb.rewards.judge_prompts import GroupTooLong, JudgePrompt, judge_prompt
+from art_nb.rewards.judge_prompts import BYTES_PER_TOKEN, GroupTooLong, JudgePrompt, judge_prompt
 from art_nb.storage.checkpoints import write_file
 from art_nb.trajectories import Trajectory
 
@@ -99,7 +99,7 @@ class LLMJudge:
         answer it follows at once and includes the reason.
     timeout: seconds per call, unless `params` has one.
     context_tokens: of the model; None: LiteLLM's figure, or 32,000 (also with `client`). The longest trajectories are cut in
-        the middle to fit, at an estimated 3 bytes per token. If the server finds the prompt too long, the limit is halved.
+        the middle to fit, at an estimated 3 bytes per token. If the server finds the prompt too long, it is halved.
     """
 
     model: str
@@ -118,17 +118,20 @@ class LLMJudge:
             raise ValueError(f"LLMJudge: {limits}; expected 1 or more.")
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
-        """Return scores from the model or the cache. Raises: JudgeError, ImportError; ValueError for a bad cache file."""
-        known = self.context_tokens or (context_tokens(self.model) if self.client is None else None)
-        reserved = self.params.get("max_tokens") or self.params.get("max_completion_tokens") or 300 + 150 * len(trajectories)
-        tokens = (known or UNKNOWN_CONTEXT) - reserved  # for the prompt
+        """Return scores from the model or the cache. Raises: JudgeError, ImportError; ValueError (file, max_tokens)."""
+        context = self.context_tokens or (context_tokens(self.model) if self.client is None else None) or UNKNOWN_CONTEXT
+        given = self.params.get("max_tokens") or self.params.get("max_completion_tokens")
+        tokens = context - (given or 300 + 150 * len(trajectories))  # for the prompt
+        if given and tokens <= 0:
+            less = f"expected less than the context of {self.model}, {context} tokens"
+            raise ValueError(f"max_tokens is {given}: {less}. Lower it, or set LLMJudge(context_tokens=...).")
 
-        def make_prompt(tokens: int, usage: Usage = Usage()) -> JudgePrompt:
+        def make_prompt(tokens: int, usage: Usage = Usage(), problem: str = "") -> JudgePrompt:
             try:
                 return judge_prompt(trajectories, rubric, tokens, order)
             except GroupTooLong as error:
                 usage.add_cost()
-                raise JudgeError(f"{error} to {tokens} tokens for {self.model}: use smaller groups") from error
+                raise JudgeError(f"{error} to {tokens} tokens for {self.model}{problem}: use smaller groups") from error
 
         prompt = make_prompt(tokens)
         path = self._cache_file(prompt, sample)
@@ -154,8 +157,9 @@ class LLMJudge:
             except UnusableAnswer as error:
                 problem, wait, complaint = str(error), 0.0, [{"role": "user", "content": COMPLAINT.format(error)}]
             except ContextExceeded as error:
-                problem, wait, tokens = str(error), 0.0, tokens // 2
-                prompt = make_prompt(tokens, usage)
+                size = sum(len(message["content"].encode()) for message in prompt.messages) // BYTES_PER_TOKEN
+                problem, wait, tokens = str(error), 0.0, min(tokens, size) // 2
+                prompt = make_prompt(tokens, usage, f" ({error})")
             except (JudgeUnavailable, TimeoutError) as error:
                 problem, retry_after = str(error) or "timed out", getattr(error, "wait", None)
                 wait = self.delay * 2**attempt if retry_after is None else retry_after

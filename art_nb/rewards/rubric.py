@@ -102,7 +102,8 @@ class RubricJudge:
         used = [Criterion(c.name, weight, c.measure) for c, weight in weighed if weight != 0]
         if not used or set(weights) - {c.name for c in criteria}:
             names = ", ".join(c.name for c in criteria)
-            raise ValueError(f"weights are {dict(weights)}: expected names of criteria ({names or 'none'}), one above 0.")
+            wanted = f"names of criteria ({names or 'none'}), at least one with a weight above 0"
+            raise ValueError(f"weights are {dict(weights)}: expected {wanted}.")
         return used
 
 

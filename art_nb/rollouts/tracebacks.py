@@ -27,7 +27,7 @@ class ShortTraceback(AbstractContextManager):
     def __exit__(self, kind: type | None, error: BaseException | None, traceback: TracebackType | None) -> None:
         if outermost() is None:
             for each in _with_causes(error):
-                each.__dict__["full_traceback"] = each.__traceback__
+                each.__dict__.setdefault("full_traceback", each.__traceback__)  # an inner block may have set it
                 each.__traceback__ = _joined(_own_frames(each))
             if isinstance(error, asyncio.CancelledError):
                 error.add_note("The cell was interrupted, or its task cancelled; running rollouts were stopped.")

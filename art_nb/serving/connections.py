@@ -37,9 +37,10 @@ def max_connections() -> int:
 def network(address: str) -> str:
     """Return the part that one client's addresses share: an IPv4 address, or the /64 network of an IPv6 address."""
     try:
-        parsed = ip_address(address.removeprefix("::ffff:"))  # as IPv4 where it is mapped to IPv6
+        parsed = ip_address(address)
     except ValueError:
         return address
+    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
     return str(ip_network((parsed, 64), strict=False)) if isinstance(parsed, IPv6Address) else str(parsed)
 
 

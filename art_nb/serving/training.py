@@ -53,7 +53,7 @@ class TrainingRequests:
         last_key, result = backend.last_request(model)
         if last_key == request.key:
             groups = len(request.groups) if isinstance(request, TrainRequest) else 0
-            return _response(result, self._stored_advantages(model, result.step, groups))
+            return _response(result, self._stored_advantages(model, result.step, groups) if groups else [])
         if result.step != request.from_step:
             raise StatusError(409, f"model {model.name!r} is at step {result.step}, not {request.from_step} as expected")
         loaded = backend.loaded(model)

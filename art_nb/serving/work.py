@@ -66,10 +66,9 @@ class WorkQueue:
         with self._transaction() as connection:
             connection.execute("DELETE FROM episodes WHERE model = ? AND step < ?", (model, step))
             connection.execute("DELETE FROM scenarios WHERE batch NOT IN (SELECT batch FROM episodes)")
-            connection.executemany("INSERT OR IGNORE INTO scenarios (batch, number, scenario) VALUES (?, ?, ?)", stored)
-            connection.executemany(
-                "INSERT OR IGNORE INTO episodes (batch, place, model, step, task) VALUES (?, ?, ?, ?, ?)", rows
-            )
+            if not connection.execute("SELECT 1 FROM episodes WHERE batch = ?", (batch,)).fetchone():
+                connection.executemany("INSERT INTO scenarios (batch, number, scenario) VALUES (?, ?, ?)", stored)
+                connection.executemany("INSERT INTO episodes (batch, place, model, step, task) VALUES (?, ?, ?, ?, ?)", rows)
 
     def lease(self, worker: str, most: int, seconds: float) -> list[dict[str, Any]]:
         """Lease up to `most` episodes to a worker for `seconds`; fewer if their scenarios exceed MAX_LEASED_BYTES.

@@ -46,7 +46,7 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("")
     def add_batch(given: EpisodeBatch) -> dict[str, int]:
-        """Add a batch, once. Returns how many of its episodes are open, leased and done."""
+        """Add a batch, unless one of this name exists. Returns how many of its episodes are open, leased and done."""
         if given.step not in state.models.steps(given.project, given.name):
             raise StatusError(404, f"model {given.name!r} has no checkpoint of step {given.step}")
         model = f"{given.project}/{given.name}"

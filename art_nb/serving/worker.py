@@ -110,7 +110,9 @@ class EpisodeWorker:
             result = place | {"trajectory": Trajectory.model_validate(trajectory).model_dump(mode="json")}
         except (Unreachable, TokenRefused):  # not a failure of the rollout
             raise
-        except Exception as error:
+        except (Exception, asyncio.CancelledError) as error:
+            if (task := asyncio.current_task()) and task.cancelling():  # the worker itself is cancelled
+                raise
             result = place | {"exception": PydanticException.of(error).model_dump()}
         for _ in range(2):  # first the result; if it is refused, the refusal as an exception
             try:
@@ -162,7 +164,7 @@ def work(options: Sequence[str]) -> int:
     worker = EpisodeWorker(connection, rollout, f"{platform.node()}-{os.getpid()}"[:100], settings.at_once)
     try:
         asyncio.run(worker.run())
-    except (Unreachable, TokenRefused, RequestRefused) as error:
+    except (Unreachable, TokenRefused, RequestRefused, RuntimeError) as error:  # RuntimeError: of the server
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

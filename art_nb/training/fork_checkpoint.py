@@ -19,8 +19,8 @@ def fork_checkpoint(
     not_after_step: int | None = None,
     optimizer: bool = True,
     check: Callable[[Path], object] = lambda checkpoint: None,
-) -> str:
-    """Copy a checkpoint from one model's folder to another's, at the same step. Returns its origin, "project/name@step".
+) -> None:
+    """Copy a checkpoint from one model's folder to another's, at the same step.
 
     Takes the latest checkpoint up to `not_after_step`. optimizer: copy the optimizer state, too. check: called with the
     checkpoint's folder; raises if it cannot be used. Forking again from the same origin changes nothing.
@@ -38,7 +38,7 @@ def fork_checkpoint(
     origin = str(PolicyName(f"{source.parent.parent.name}/{source.name}", step))
     old, new = (checkpoints.step_folder(folder / "checkpoints", step) for folder in (source, target))
     if (new / "state.json").exists() and _read_state(new).get("forked_from") == origin:
-        return origin
+        return
     if trained := checkpoints.latest(target / "checkpoints"):
         raise ValueError(f"model {target.name!r} is already at step {trained}: fork into a model with another name")
     check(old)
@@ -53,7 +53,6 @@ def fork_checkpoint(
         (folder / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     checkpoints.write_folder(new, fill)
-    return origin
 
 
 def _read_state(checkpoint: Path) -> dict:

@@ -142,6 +142,8 @@ async def train_sft_from_file(
         verbose: print the number of batches and the learning-rate schedule.
         Others: as in `create_sft_dataset_iterator` and `iterate_file`.
     """
+    if batch_size < 1:
+        raise ValueError(f"batch_size is {batch_size}: expected 1 or more")
     total = math.ceil(get_file_row_count(file_path) * epochs / batch_size)
     schedule = create_lr_schedule(total, peak_lr, schedule_type, int(total * warmup_ratio))
     rates = schedule[initial_step:final_step]

@@ -31,7 +31,8 @@ function stopsOf(turns) {
 
 const turnText = (turn) => (turn.tool_calls ?? []).map((call) => `${call.name}(${call.arguments})`).join(" ") || turn.content.trim();
 const sum = (list) => list.reduce((a, b) => a + b, 0);
-const probability = (turn) => (turn?.logprobs?.length ? Math.exp(sum(turn.logprobs)) : null);
+const known = (turn) => turn?.logprobs?.length && !turn.logprobs.includes(null);
+const probability = (turn) => (known(turn) ? Math.exp(sum(turn.logprobs)) : null);
 
 function drawBoard(box, board) {
   box.style.setProperty("--columns", board[0].length);

@@ -162,9 +162,9 @@ def _turn(turn: dict, conversation: int, boards: Callable[[str], Board | None] |
     return body
 
 
-def _short(x: float) -> float:
-    """Round to four decimals, enough for a colour, and limit the size to 10,000, because JSON has no infinity."""
-    return round(max(-1e4, min(1e4, float(x))), 4)
+def _short(x: float) -> float | None:
+    """Round to four decimals, enough for a colour. JSON has no NaN and infinity: None, and at most 10,000 in size."""
+    return None if math.isnan(float(x)) else round(max(-1e4, min(1e4, float(x))), 4)
 
 
 def _largest_advantage(record: dict) -> float:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from course.setup_venv import ROOT
 
-# JupyterLab's default settings: no question about news, no request for its newest version at each start.
+# JupyterLab's default settings: it neither asks about news nor requests its newest version at each start.
 LAB_SETTINGS = ROOT / "notebooks" / "course" / "jupyter"
 LINT = ["ruff", "check", "."]
 TYPES = ["mypy", "art_nb", "environments", "notebooks/course"]
@@ -42,7 +42,7 @@ def demo() -> int:
 
 
 def test(*options: str) -> int:
-    """run the linter, the type checker, all tests and all notebooks; --quick: only the fast tests, within 5 minutes"""
+    """run the linter, the type checker, all tests and all notebooks; --quick: no notebooks or slow tests"""
     if options not in ((), ("--quick",)):
         print(f"test {' '.join(options)}: the only option is --quick. For others, call pytest directly.", file=sys.stderr)
         return 2
@@ -73,7 +73,7 @@ def lock() -> int:
 
 
 def colab() -> int:
-    """write out/art_nb.zip: the repository without outputs and tests, to upload in a notebook's first cell on Colab"""
+    """write out/art_nb.zip, the files that notebooks need, to upload in a notebook's first cell on Colab"""
     from course.setup_cell import write_zip
 
     path = write_zip(ROOT / "out")
@@ -124,7 +124,7 @@ COMMANDS: dict[str, Callable[..., int]] = {
 
 
 def run(name: str, *options: str) -> int:
-    """Run the command of that name; return its exit code. Expected errors become one line on stderr."""
+    """Run the command of that name; return its exit code. Expected errors and Ctrl-C become one line on stderr."""
     command = COMMANDS[name]
     if options in (("--help",), ("-h",)):
         print(f"art-nb {name}: {inspect.getdoc(command)}")
@@ -137,3 +137,6 @@ def run(name: str, *options: str) -> int:
     except (ValueError, RuntimeError, OSError, ImportError, subprocess.CalledProcessError) as error:
         print(f"art-nb {name}: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("\nStopped.", file=sys.stderr)
+        return 130

@@ -6,18 +6,19 @@ effect, so a fair comparison chooses the best temperature of each side, on valid
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from math import comb
 from statistics import NormalDist, fmean, stdev
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from art_nb.rollouts.gathering import in_order
+
 if TYPE_CHECKING:
     import pandas as pd
 
 S = TypeVar("S")
-Play = Callable[[S, float], Awaitable[Any]]  # of a scenario, at a temperature; the result is true for a success
+Play = Callable[[S, float], Coroutine[Any, Any, Any]]  # (scenario, temperature) -> true for a success
 
 TEMPERATURES = (1.0, 0.5, 0.3, 0.0)  # 0 is greedy
 Z = NormalDist().inv_cdf(0.975)
@@ -39,7 +40,7 @@ def share(successes: Sequence[float]) -> Interval:
     """Return the share of successes with Wilson's 95% interval (Wilson 1927).
 
     successes: True or False, or the mean of several tries; the interval is then as wide as that of one try each.
-    Raises: ValueError without any, or for one that is not from 0 to 1.
+    Raises: ValueError when there is none, or one is not from 0 to 1.
     """
     if len(successes) == 0:
         raise ValueError("share needs at least one result; the list is empty")
@@ -144,7 +145,7 @@ class Comparison:
         plt.show()
 
     def summary(self) -> dict[str, float]:
-        """Return the columns of the benchmarks: percentages of test scenarios, and the paired interval of the rise."""
+        """Return the benchmarks' columns: percentages, temperatures, intervals of the rise and of the lead over the rule."""
         rise = paired_difference(self.untrained_best, self.trained_best)
         over_rule = paired_difference(self.rule, self.trained_best)
         k, value, _ = self.pass_at
@@ -179,10 +180,11 @@ async def measure(
 ) -> Measured:  # fmt: skip
     """Choose the best temperature on validation, then play the test scenarios at the best, and at 1 (`at_one`).
 
-    Games that do not depend on the choice run concurrently: in large batches a scenario takes less time.
+    Games that do not depend on the choice run concurrently: in large batches a scenario takes less time. If a game raises,
+    the others are cancelled.
     """
     sets = [(validation, t) for t in temperatures] + [(test, 1.0)] * at_one
-    found = await asyncio.gather(*(_successes(play, *each) for each in sets))
+    found = await in_order(_successes(play, *each) for each in sets)
     shares = {t: fmean(hits) for t, hits in zip(temperatures, found, strict=False)}
     best = max(shares, key=lambda t: (shares[t], t))  # in a tie the higher temperature, which explores more
     t1 = found[-1] if at_one else []
@@ -199,16 +201,17 @@ def compare(
     untrained: Measured, trained: Measured, rule: Sequence[float], rule_name: str, tries: Sequence[Sequence[bool]]
 ) -> Comparison:
     """Return the comparison. rule: see `Comparison`. tries: k per scenario of the untrained policy, see `tries_at`."""
-    k = len(tries[0])
+    k = len(tries[0]) if len(tries) else 1
+    pass_at = (k, pass_at_k(tries, k), len(tries))
     return Comparison(
         untrained.t1, untrained.best, trained.t1, trained.best, list(map(float, rule)),
         untrained.temperature, trained.temperature,
-        {"untrained": untrained.validation, "trained": trained.validation}, (k, pass_at_k(tries, k), len(tries)), rule_name,
+        {"untrained": untrained.validation, "trained": trained.validation}, pass_at, rule_name,
     )  # fmt: skip
 
 
 async def _successes(play: Play[S], scenarios: Sequence[S], temperature: float) -> list[bool]:
-    return [bool(result) for result in await asyncio.gather(*(play(scenario, temperature) for scenario in scenarios))]
+    return [bool(result) for result in await in_order(play(scenario, temperature) for scenario in scenarios)]
 
 
 def _named(temperature: float) -> str:

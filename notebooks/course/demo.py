@@ -79,14 +79,19 @@ class LiveClient(NotebookClient):
         if msg["msg_type"] == "stream" and content["name"] == "stdout":
             *lines, self.rest = (self.rest + content["text"]).split("\n")
             for line in lines:
-                self.on_line(line.rsplit("\r", 1)[-1])
+                self.on_line(overwritten(line))
         return super().output(outs, msg, display_id, cell_index)
 
     def flush(self) -> None:
         """Pass on the last output of a cell if it did not end in a newline."""
         if self.rest:
-            self.on_line(self.rest)
+            self.on_line(overwritten(self.rest))
         self.rest = ""
+
+
+def overwritten(line: str) -> str:
+    """Return what a terminal shows of a line: the text after its last carriage return that text follows."""
+    return line.rstrip("\r").rsplit("\r", 1)[-1]
 
 
 def titles(cells: list) -> list[str]:

@@ -105,7 +105,7 @@ def torch() -> Finding:
 
 
 def packages() -> Iterator[Finding]:
-    """Compare the installed packages with the bounds in pyproject.toml. Yields those in SHOWN, and any out of bounds.
+    """Compare the installed packages with pyproject.toml. Yields those in SHOWN, and any missing or out of bounds.
 
     Colab's own Jupyter is older, runs the notebooks, and is not checked.
     """
@@ -155,10 +155,11 @@ def nano_model(folder: Path, subject: str = "nano model") -> Finding:
     """Compare a base model's files with `SHA256SUMS` in its folder (lines of `sha256sum`)."""
     sums = folder / "SHA256SUMS"
     advice = f"restore it with `git checkout -- data/{folder.name}`, or build it with `python -m data {folder.name}`"
-    if not sums.exists():
-        return Finding(subject, f"{sums.name} is not in {folder}", False, advice=advice)
-    listed = [line.split(maxsplit=1) for line in sums.read_text(encoding="utf-8").splitlines() if line]
-    wrong = [file for digest, file in listed if sha256(folder / file) != digest]
+    text = sums.read_text(encoding="utf-8", errors="replace") if sums.exists() else ""
+    listed = [line.partition("  ") for line in text.splitlines() if line]
+    if not listed:
+        return Finding(subject, f"{sums.name} is not in {folder}, or is empty", False, advice=advice)
+    wrong = [file or sums.name for digest, _, file in listed if sha256(folder / file) != digest]
     if wrong:
         return Finding(subject, f"changed or missing: {', '.join(wrong)}", False, advice=advice)
     return Finding(subject, f"intact, {len(listed)} files", True)
@@ -166,7 +167,7 @@ def nano_model(folder: Path, subject: str = "nano model") -> Finding:
 
 def sha256(path: Path) -> str:
     """Return the file's SHA-256 in hexadecimal, "" when there is no such file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
 
 
 def unsloth() -> Finding:
@@ -174,7 +175,7 @@ def unsloth() -> Finding:
     without = "plain transformers and PEFT are used instead"
     probe = [sys.executable, "-X", "utf8", "-c", UNSLOTH_PROBE]
     try:
-        run = subprocess.run(probe, capture_output=True, encoding="utf-8", timeout=300)
+        run = subprocess.run(probe, capture_output=True, encoding="utf-8", errors="replace", timeout=300)
     except subprocess.TimeoutExpired:
         return Finding("Unsloth", "does not import within 300 s", False, needed=False, advice=without)
     if run.returncode == 0:

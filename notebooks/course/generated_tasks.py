@@ -11,7 +11,7 @@ from course.splits import distinct
 if TYPE_CHECKING:
     from art_nb.environments.adapters.reasoning_gym import ReasoningGymEnvironment
 
-Row = dict[str, Any]  # what `reset` takes: split and index
+Row = dict[str, Any]  # arguments of `reset`: split and index
 
 
 def distinct_rows(environment: ReasoningGymEnvironment, **counts: int) -> dict[str, list[Row]]:

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ import numpy as np
 from art_nb.rewards.agreement import Estimate, Scores, mean, pairs_right, signs
 from art_nb.rewards.judges import Judge, JudgeError, Judgement, LLMJudge
 from art_nb.rewards.ruler import DEFAULT_RUBRIC, group_name
+from art_nb.rollouts.gathering import in_order
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 
 REWORDED_RUBRIC = """\
@@ -99,15 +100,19 @@ async def judge_report(
     reworded: a rubric with the same meaning as `rubric`. attacks: used in turn, one per group.
     orders: number of orders in which each group is shown, at least 2.
 
-    Raises: ValueError without a group of two or more trajectories.
+    Raises: ValueError without a group of two or more trajectories, or for a true outcome that is not finite.
     """
     judge = LLMJudge(judge_model) if isinstance(judge_model, str) else judge_model
     groups = [group for group in groups if len(group) > 1]
-    if not groups or orders < 2:
-        raise ValueError(f"{len(groups)} groups of two or more trajectories, {orders} orders: expected at least 1 and 2.")
-    rubrics = (rubric, reworded)
-    judgements = [_judge(judge, g, truth, rubrics, attacks[i % len(attacks)], orders) for i, g in enumerate(groups)]
-    return _report(await asyncio.gather(*judgements))
+    if not groups or orders < 2 or not attacks:
+        given = f"{len(groups)} groups of two or more trajectories, {orders} orders, {len(attacks)} attacks"
+        raise ValueError(f"{given}: expected at least 1, 2 and 1.")
+    truths = [[float(truth(trajectory)) for trajectory in group] for group in groups]
+    for group, outcomes in zip(groups, truths, strict=True):
+        if not np.isfinite(outcomes).all():
+            raise ValueError(f"the true outcomes of {group_name(group)} are {outcomes}: expected finite numbers.")
+    cases = zip(groups, truths, cycle(attacks), strict=False)
+    return _report(await in_order(_judge(judge, (rubric, reworded), orders, *case) for case in cases))
 
 
 @dataclass(frozen=True)
@@ -135,12 +140,7 @@ class GroupJudgements:
 
 
 async def _judge(
-    judge: Judge,
-    group: TrajectoryGroup,
-    truth: Callable[[Trajectory], float],
-    rubrics: tuple[str, str],
-    attack: str,
-    orders: int,
+    judge: Judge, rubrics: tuple[str, str], orders: int, group: TrajectoryGroup, truth: list[float], attack: str
 ) -> GroupJudgements:
     async def scores(trajectories: list[Trajectory], rubric: str = rubrics[0], **variant: int) -> Judgement | None:
         try:
@@ -151,13 +151,13 @@ async def _judge(
     members = group.trajectories
     first = await scores(members)
     worst = _worst(first) if first else 0
-    again, reworded, attacked, *shuffled = await asyncio.gather(
+    again, reworded, attacked, *shuffled = await in_order([
         scores(members, sample=1),
         scores(members, rubrics[1]),
         scores(_with_attack(members, worst, attack)),
         *(scores(members, order=order) for order in range(1, orders)),
-    )
-    return GroupJudgements(group, [truth(t) for t in members], first, again, reworded, shuffled, attacked)
+    ])  # fmt: skip
+    return GroupJudgements(group, truth, first, again, reworded, shuffled, attacked)
 
 
 def _report(all_groups: list[GroupJudgements]) -> JudgeReport:
@@ -235,7 +235,9 @@ def _with_attack(members: list[Trajectory], which: int, attack: str) -> list[Tra
     messages: list[Any] = members[which].messages()
     answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     at = answers[-1] if answers else len(messages) - 1
-    messages[at] = {**messages[at], "content": f"{messages[at]['content']}\n{attack}".strip()}
+    text = messages[at]["content"]
+    parts = [] if isinstance(text, str) else [*text, {"type": "text", "text": attack}]
+    messages[at] = {**messages[at], "content": parts or f"{text}\n{attack}".strip()}
     attacked = members[which].model_copy(update={"messages_and_choices": messages})
     return [*members[:which], attacked, *members[which + 1 :]]
 

@@ -27,23 +27,31 @@ def judged_groups(task: str | None = None, n: int | None = None, path: Path = DA
     Policies of different skill played them. Each trajectory's `reward` is its true outcome; its metadata name the task, the
     scenario and the policy.
 
-    Raises: ValueError when there are fewer than n.
+    Raises: ValueError when there are fewer than n, or none of a named task.
     """
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         rows = [row for row in map(json.loads, lines) if task in (None, row["metadata"]["task"])]
-    if n is not None and not 0 <= n <= len(rows):
-        raise ValueError(f"{path.name} has {len(rows)} groups of the task {task!r}; expected at least {n}")
+    least = n if n is not None else 1 if task else 0
+    if not 0 <= least <= len(rows):
+        raise ValueError(f"{path.name} has {len(rows)} groups of the task {task!r}; expected at least {least}")
     return [_group(row) for row in rows[:n]]
 
 
 def save_groups(path: Path, groups: Iterable[TrajectoryGroup]) -> None:
-    """Write groups as gzipped JSON lines. Equal groups give equal files. Their metadata must name the task."""
+    """Write groups as gzipped JSON lines, without turn rewards. Equal groups give equal files.
+
+    The metadata of each group must name its task. The tools are those of its first trajectory.
+    """
     text = "".join(json.dumps(_row(group), ensure_ascii=False) + "\n" for group in groups)
     write_file(path, gzip.compress(text.encode(), mtime=0))
 
 
 def _row(group: TrajectoryGroup) -> dict:
-    plain = [t.model_copy(update={"messages_and_choices": t.messages(), "turn_rewards": None}) for t in group]
+    plain = []
+    for t in group:
+        others = [each.model_copy(update={"messages_and_choices": each.messages()}) for each in t.additional_histories]
+        changes = {"messages_and_choices": t.messages(), "additional_histories": others, "turn_rewards": None}
+        plain.append(t.model_copy(update=changes))
     return {
         "metadata": group.metadata,
         "tools": group.trajectories[0].tools,

@@ -1,7 +1,7 @@
 """`python -m art_nb lock`: resolve pyproject.toml's requirements again and write requirements/course.txt and dev.txt.
 
 The locks are requirements files with hashes, for Linux, macOS and Windows and for Python 3.11 to 3.13, resolved by uv.
-They hold no index address. torch is not in them: its build depends on the machine, and pyproject.toml pins its version.
+They contain no index address. torch is not in them: its build depends on the machine, and pyproject.toml pins its version.
 Neither is Unsloth, which is installed without its own requirements (notebooks/course/setup_venv.py).
 """
 

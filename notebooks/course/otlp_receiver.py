@@ -68,4 +68,6 @@ def attributes(span: Any) -> dict[str, Any]:
 
 def _value(value: Any) -> Any:
     kind = value.WhichOneof("value")
-    return [_value(each) for each in value.array_value.values] if kind == "array_value" else getattr(value, kind)
+    if kind == "array_value":
+        return [_value(each) for each in value.array_value.values]
+    return getattr(value, kind) if kind else None  # a None in a list has no kind

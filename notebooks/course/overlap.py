@@ -17,7 +17,7 @@ from art_nb.rollouts.gathering import cancel, unwrap_interrupt, wrap_interrupt
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.types import PolicyName, TrainConfig
 
-Batch = tuple[list[TrajectoryGroup], float]  # and the seconds that the samplers were idle before it
+Batch = tuple[list[TrajectoryGroup], float]  # the groups, and the seconds that the samplers were idle before
 Gather = Callable[[int], Awaitable[list[TrajectoryGroup]]]
 
 

@@ -16,7 +16,7 @@ Trains = Literal["lora", "full"]
 Interval = tuple[float, float]
 
 # Dense bfloat16 operations per second and bytes of memory, from NVIDIA's data sheets of data center boards (the A100 with
-# 80 GB, the SXM boards of H100 and H200; for the L4, half of the figure "with sparsity").
+# 80 GB, the SXM boards of H100 and H200; for L4, H100 and H200, half of the figure "with sparsity").
 GPUS = {
     "T4": (65e12, 16e9),  # float16: it does not support bfloat16
     "L4": (121e12, 24e9),
@@ -194,13 +194,15 @@ def plan(run: Run, gpu: str, price_per_hour: float | Interval, gpus: int = 1, in
 def memory(run: Run, gpus: int = 1, in_parallel: int = 16) -> float:
     """Return the bytes on each GPU, in bfloat16: weights, training state, keys and values of the episodes, activations.
 
-    Full training keeps gradients (2 bytes per parameter), Adam's moments and a float32 copy (12), sharded over the GPUs.
+    Full training keeps gradients (2 bytes per parameter), Adam's moments and a float32 copy (12), and a reference model's
+    weights (2), sharded over the GPUs. With LoRA the base model is the reference. For a mixture of experts the result is
+    too low: all experts are in memory, not only the active ones.
     Assumed, not measured: LoRA's weights are 2% of the model's, and activations, with checkpointing, are 16 numbers times
     the square root of the parameters per token of one episode.
     Keys and values take about 1.1 bytes times the square root of the parameters per token: 0.73, 0.66 and 1.6 for Qwen2.5
     of 1.5, 7 and 14 billion, from their published shapes.
     """
-    weights = 2 * run.parameters / (gpus if run.trains == "full" else 1)
+    weights = 2 * run.parameters * ((1 + run.reference) / gpus if run.trains == "full" else 1)
     training = 14 * run.parameters / gpus if run.trains == "full" else 0.02 * run.parameters * 16
     cache = in_parallel / gpus * run.context()[1] * 1.1 * math.sqrt(run.parameters)
     activations = 2 * run.context()[1] * 16 * math.sqrt(run.parameters)

@@ -91,20 +91,22 @@ def setup_cell() -> str:
     return TEMPLATE.format(fetch=CLONE.format(repository=url, tag=tag()) if url else UPLOAD.rstrip())
 
 
-def first_code_cell(notebook: dict) -> dict:
-    """Return the first code cell of a notebook that was read as JSON."""
-    return next(cell for cell in notebook["cells"] if cell["cell_type"] == "code")
+def first_code_cell(notebook: dict, name: str = "the notebook") -> dict:
+    """Return the first code cell of a notebook that was read as JSON. Raises: ValueError when it has none."""
+    if not (found := [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]):
+        raise ValueError(f"{name} has no code cell; add an empty one for the setup cell")
+    return found[0]
 
 
 def write_setup_cells() -> list[Path]:
     """Write the cell into every notebook where it differs; return the changed notebooks.
 
-    Raises: ValueError when a notebook's first code cell is neither empty nor an earlier form of this one.
+    Raises: ValueError when a notebook has no code cell, or its first is neither empty nor an earlier form of this one.
     """
     changed = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         notebook = json.loads(path.read_text(encoding="utf-8"))
-        cell = first_code_cell(notebook)
+        cell = first_code_cell(notebook, path.name)
         source = "".join(cell["source"])
         if source and not source.startswith((FIRST_LINE, *EARLIER_FIRST_LINES)):
             raise ValueError(f"{path.name}: the first code cell is not the setup cell; put an empty code cell before it")
@@ -179,18 +181,19 @@ def write_zip(folder: Path) -> Path:
 
 
 def tracked_files() -> list[str]:
-    """Return the repository's files that git does not ignore; without git, the files outside of hidden and build folders."""
+    """Return the files that git does not ignore; if it lists none, the files outside of hidden and build folders."""
     try:
         command = ["git", "ls-files", "-coz", "--exclude-standard"]
         listed = subprocess.check_output(command, cwd=ROOT, stderr=subprocess.DEVNULL).decode().split("\0")
-        return sorted(name for name in listed if name and (ROOT / name).is_file())
     except (OSError, subprocess.CalledProcessError):
+        listed = []
+    found = [name for name in listed if name and (ROOT / name).is_file()]
+    if not found:  # no git, or a repository around this folder ignores it
         hidden_or_built = re.compile(r"\.|out$|build$|__pycache__$|.*\.egg-info$")
-        found = []
         for place, folders, files in os.walk(ROOT):
             folders[:] = [each for each in folders if not hidden_or_built.match(each)]
             found += [(Path(place) / name).relative_to(ROOT).as_posix() for name in files]
-        return sorted(found)
+    return sorted(found)
 
 
 def without_outputs(notebook: bytes) -> bytes:

@@ -177,7 +177,7 @@ def make_venv(project: dict, found: dict, stamp: dict) -> None:
     Its stamp is UNFINISHED until the end. An unfinished .venv is deleted by the next setup, because pip considers a
     package complete even if its installation was interrupted.
     """
-    inside = Path(sys.prefix) == VENV
+    inside = Path(sys.prefix).resolve() == VENV.resolve()  # it may be activated through a symbolic link
     if found == UNFINISHED or any(found.get(key, stamp[key]) != stamp[key] for key in ("python", "folder")):
         if inside:
             sys.exit(f"{VENV.name} has to be recreated, but its own Python is running: `deactivate` it, then try again.")
@@ -252,12 +252,16 @@ def main(arguments: list[str]) -> None:
     if not PYTHONS[0] <= sys.version_info[:2] < PYTHONS[1]:
         sys.exit(f"Python 3.11, 3.12 or 3.13 is needed, not {platform.python_version()}: https://www.python.org/downloads/")
     project = project_table(ROOT)
-    wanted = parse(arguments, set(project["optional-dependencies"]))
+    known = set(project["optional-dependencies"])
+    wanted = parse(arguments, known)
     if wanted.here:
         install_here(project, wanted.extras)
         return
-    found = json.loads(STAMP.read_text("utf-8")) if STAMP.exists() else {}
-    stamp = stamp_of(sorted({*wanted.extras, *found.get("extras", [])}), wanted.unlocked)
+    try:
+        found = json.loads(STAMP.read_text("utf-8")) if STAMP.exists() else {}
+    except ValueError:  # a full disk or a kill truncated it
+        found = UNFINISHED
+    stamp = stamp_of(sorted({*wanted.extras, *found.get("extras", [])} & known), wanted.unlocked)
     if found != stamp:
         make_venv(project, found, stamp)
 

@@ -20,8 +20,8 @@ async def play(
 ) -> art.Trajectory:  # fmt: skip
     """Play a game to its end, or for `limit` moves.
 
-    step: of the policy that plays all of it; None: the latest at the start. wait: seconds after each move. seed_of: the
-    seed of the request at a move; None: requests have no seed.
+    step: of the policy that plays the whole game; None: the latest when it starts. wait: seconds after each move.
+    seed_of: number of moves so far -> seed of the next request; None: requests have no seed.
     """
     client, policy = model.openai_client(), model.get_inference_name(step)
     trajectory = art.Trajectory(messages_and_choices=[], metadata={"seed": game.seed})

@@ -429,7 +429,7 @@ def test_a_step_whose_row_cannot_be_logged_stays_and_is_counted_once(base, tmp_p
             patch.setattr(RunLog, "append_row", full_disk)
             with pytest.raises(OSError, match="no space"):
                 await step(1)
-            with pytest.warns(UserWarning, match="never logged"):
+            with pytest.warns(UserWarning, match="not logged for any kept step"):
                 await model.delete_checkpoints()
         assert checkpoints.list_checkpoints(tmp_path / "p/models/m/checkpoints") == [1, 2]
         await step(2)

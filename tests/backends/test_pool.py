@@ -2,14 +2,26 @@
 
 import asyncio
 import pickle
+from types import SimpleNamespace
 
 import pytest
+import torch
 from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
+from safetensors.torch import save
 
+import art_nb as art
 from art_nb.backends.errors import StatusError
+from art_nb.backends.ray.actors import ActorSpec
 from art_nb.backends.ray.pool import SamplerLost, SamplerPool
+from art_nb.backends.ray.remote_policy_store import RemotePolicyStore
+from art_nb.backends.ray.rollout_worker import RolloutActor
 from art_nb.inference.chat import RequestError
 from art_nb.training.names import PolicyNames
+
+
+class Settings(BaseModel):
+    turns: int
 
 
 class FakeSampler:
@@ -45,7 +57,15 @@ def user(text):
     return {"role": "user", "content": text}
 
 
-def test_a_conversation_keeps_its_sampler_and_new_ones_go_to_the_least_loaded(tmp_path):
+@pytest.mark.parametrize("form", ["object", "dump", "trajectory"])
+def test_a_conversation_keeps_its_sampler_and_new_ones_go_to_the_least_loaded(tmp_path, form):
+    """An agent appends openai's object or a dict, whose keys have another order."""
+    in_form = {
+        "object": lambda choice: choice.message,
+        "dump": lambda choice: choice.message.model_dump(),
+        "trajectory": lambda choice: art.Trajectory(messages_and_choices=[choice]).messages()[0],
+    }
+
     async def main():
         samplers = pool(tmp_path, 3)
 
@@ -54,7 +74,7 @@ def test_a_conversation_keeps_its_sampler_and_new_ones_go_to_the_least_loaded(tm
             for turn in range(4):
                 messages = [*messages, user(f"{number} {turn}")]
                 answer = await samplers.create(messages=messages, max_tokens=5 + number)
-                messages.append(answer.choices[0].message)  # openai's object, not a dict
+                messages.append(in_form[form](answer.choices[0]))
 
         await asyncio.gather(*(talk(number) for number in range(6)))
         owners = [{messages[0]["content"][0] for messages, *_ in sampler.received} for sampler in samplers.samplers]
@@ -82,6 +102,45 @@ def test_the_count_of_a_prompt_is_shared_by_all_samplers(tmp_path):
         assert [sampler.received[-1][1:] for sampler in samplers.samplers][0] == (1, "base")
 
     asyncio.run(main())
+
+
+def test_the_ids_of_tool_calls_do_not_distinguish_prompts(tmp_path):
+    """Templates do not render the ids, so a sampler draws the same tokens for both if their counts are equal."""
+
+    def conversation(answer):
+        call = {"id": f"call_0_{answer}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "nothing"}
+        return [user("a"), {"role": "assistant", "content": "", "tool_calls": [call]}, result]
+
+    async def main():
+        samplers = pool(tmp_path, 1)
+        for answer in "xy":
+            await samplers.create(messages=conversation(answer), max_tokens=1)
+        assert [occurrence for _, occurrence, _ in samplers.samplers[0].received] == [0, 1]
+
+    asyncio.run(main())
+
+
+def test_a_repeated_rollout_does_not_set_back_the_step_of_its_worker(tmp_path):
+    """A rollout that is repeated after its actor died was sent at an earlier step. The model has the caller's config."""
+
+    async def seen(model):
+        return await model.get_step(), model.get_inference_name(), model.config
+
+    async def main():
+        spec = ActorSpec({"name": "m", "project": "p", "base_model": "base"}, {}, {})
+        worker = RolloutActor(spec, PolicyNames("m", "base", tmp_path), [None], 0)
+        got = [(await worker.run(step, {}, Settings(turns=step), seen, ()))[0] for step in (1, 2, 1)]
+        assert got == [(step, f"m@{step}", Settings(turns=turns)) for step, turns in ((1, 1), (2, 2), (2, 1))]
+
+    asyncio.run(main())
+
+
+def test_a_received_adapter_is_moved_to_the_device_of_the_policy(tmp_path):
+    policy = SimpleNamespace(device=torch.device("meta"), named=lambda name, seed, adapter: adapter)
+    store = RemotePolicyStore(policy, "m", "base", 0, "base")
+    store.add("m@1", "v", save({"w": torch.ones(2)}))
+    assert store.get("m@1")["w"].device.type == "meta"
 
 
 def test_requests_of_a_dead_sampler_are_resent_and_counted_once(tmp_path):

@@ -11,6 +11,7 @@ from functools import partial
 import psutil
 import pytest
 import torch
+from pydantic import BaseModel
 from safetensors.torch import load_file
 
 import art_nb as art
@@ -154,13 +155,15 @@ def test_a_training_loop_with_one_sampler_equals_one_in_process(cluster, tiny_ba
             records = model.records()
             if isinstance(backend, art.RayBackend):
                 await check_an_interrupted_step(model, monkeypatch)
-            return said, rows, records
+            unlogged = await backend.train(model, await gather(model, 5, groups=2, size=4), config=CONFIG)
+            assert backend.loaded(model).rollout_metrics() == {}
+            return said, rows, records, unlogged.metrics.keys()
 
-    said, rows, records = asyncio.run(run(LocalBackend(path=tmp_path / "here", engine="transformers")))
+    said, rows, records, unlogged = asyncio.run(run(LocalBackend(path=tmp_path / "here", engine="transformers")))
     there = asyncio.run(run(art.RayBackend(samplers=1, path=tmp_path / "there", engine="transformers")))
     assert there[0] == said
     assert there[1] == rows and len(rows) == 3
-    assert there[2] == records
+    assert there[2:] == (records, unlogged)
     for name in ("adapter_model.safetensors", "optimizer.safetensors"):
         here, there = ((tmp_path / path / f"p/models/m/checkpoints/0003/{name}").read_bytes() for path in ("here", "there"))
         assert here == there, name
@@ -260,13 +263,17 @@ def test_two_learners_compute_the_gradient_of_one_and_survive_each_others_crashe
         assert two == pytest.approx(one, rel=1e-3, abs=1e-6, nan_ok=True)
 
 
+class Settings(BaseModel):
+    text: str
+
+
 async def played(model, scenario, folder, lives):
     """Run `rollout` and record its process. The first call that finds the file `lives` kills its process, like a crash."""
     if lives.exists():
         lives.unlink()
         os.kill(os.getpid(), 9)
     trajectory = await rollout(model, scenario)
-    trajectory.metadata |= {"process": os.getpid(), "step": await model.get_step()}
+    trajectory.metadata |= {"process": os.getpid(), "step": await model.get_step(), "config": model.config.text}
     (folder / f"{scenario} {os.urandom(4).hex()}").touch()
     return trajectory
 
@@ -309,6 +316,7 @@ def test_rollouts_run_in_worker_processes_and_survive_their_crashes(cluster, tin
     async def run():
         async with art.RayBackend(samplers=2, workers=2, path=tmp_path, engine="transformers") as backend:
             model, said = await registered(backend, tiny_base), []
+            model.config = Settings(text="of the caller")
             for step in range(2):
                 lives.touch()
                 groups = [
@@ -318,7 +326,7 @@ def test_rollouts_run_in_worker_processes_and_survive_their_crashes(cluster, tin
                 groups = await art.gather_trajectory_groups(groups, pbar_desc=None)
                 assert [len(group) for group in groups] == [4, 4, 4] and not lives.exists()
                 trajectories = [trajectory for group in groups for trajectory in group]
-                assert {trajectory.metadata["step"] for trajectory in trajectories} == {step}
+                assert {(each.metadata["step"], each.metadata["config"]) for each in trajectories} == {(step, "of the caller")}
                 assert len({trajectory.metadata["process"] for trajectory in trajectories} - {os.getpid()}) >= 2
                 said.append(said_in(groups))
                 assert (await model.train(groups, CONFIG)).step == step + 1

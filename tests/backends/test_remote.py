@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import httpx
 import openai
@@ -23,6 +24,10 @@ from art_nb.backends.local import LocalBackend
 from art_nb.backends.lockstep import Exchange, LockstepClient, LockstepSession, LockstepSessions, SampleRequest
 from art_nb.backends.remote import RemoteBackend
 from art_nb.rollouts.gathering import cancel
+from art_nb.serving.specs import TrainSFTRequest
+from art_nb.serving.training import TrainingRequests
+from art_nb.storage.run_log import RunLog
+from art_nb.types import LocalTrainResult
 
 try:
     import resource
@@ -369,6 +374,17 @@ def test_a_restarted_server_recognises_a_repeated_training_request(tiny_base, tm
         server.kill()
 
 
+def test_a_repeated_request_of_demonstrations_has_no_advantages(tmp_path):
+    """The groups' file is of a step that was killed before its checkpoint; demonstrations were then trained as this step."""
+    RunLog(tmp_path).write_trajectories([art.TrajectoryGroup([art.Trajectory()])], "train", 1)
+    backend = SimpleNamespace(last_request=lambda model: ("repeated", LocalTrainResult(1, {})))
+    load = lambda project, name: asyncio.sleep(0, SimpleNamespace(project=project, name=name))  # noqa: E731
+    models = SimpleNamespace(backend=backend, load=load, folder=lambda project, name: tmp_path)
+    training = TrainingRequests(models, lambda spec, text: None)
+    request = TrainSFTRequest(key="repeated", from_step=0, trajectories=[])
+    assert asyncio.run(training.train("p", "m", request)) == {"step": 1, "metrics": {}, "advantages": []}
+
+
 def test_a_server_restarted_during_rollouts_repeats_no_sample(tiny_base, tmp_path):
     """Draws depend on how often a prompt was sampled before. The client counts this, because a restarted server has lost the counts."""
     server = Server(tmp_path / "served", tiny=str(tiny_base)).start()
@@ -414,14 +430,12 @@ def test_an_unreachable_server_raises_and_the_groups_are_sent_later(server, tiny
             model, groups = await loop_of_one_step(backend, tiny_base, "late")
             there, backend.connection.url = backend.connection.url, "http://127.0.0.1:9"
             await backend.connection.close()
-            backend._get_step = lambda model: asyncio.sleep(0, 0)
             with pytest.raises(ConnectionError, match="127.0.0.1:9 did not answer for 0.3 seconds"):
                 await model.train(groups)
             with pytest.raises(ConnectionError, match="Nothing is lost"):
                 await gather(model, 1)
             backend.connection.url = there
             await backend.connection.close()
-            del backend._get_step
             assert len(list(tmp_path.rglob("outbox/*.json"))) == 1
             result = await backend.send_again(model)
             assert result.step == 1 == await model.get_step() and await backend.send_again(model) is None
@@ -498,6 +512,31 @@ def connected(handler, patience):
     made = Connection("http://127.0.0.1:9", "key", patience)
     made._clients[asyncio.get_running_loop()] = httpx.AsyncClient(base_url=made.url, transport=httpx.MockTransport(handler))
     return made
+
+
+def test_a_timeout_of_a_request_leaves_that_of_the_connection_unchanged():
+    seen = []
+
+    def answer(request):
+        seen.append(request.extensions["timeout"])
+        return httpx.Response(200, json={})
+
+    async def main():
+        await connected(answer, 5).ask("POST", "/api/models", {}, timeout=600)
+
+    asyncio.run(main())
+    assert seen == [{"connect": 10, "read": 600, "write": 600, "pool": 600}]
+
+
+def test_a_response_that_ends_within_a_line_is_requested_again():
+    """Without a content-length, the end of the connection looks like the end of the response."""
+    bodies = [b'{"progress": null}\n{"resu', b'{"progress": null}\n{"result": {"step": 1}}\n']
+
+    async def main():
+        there = connected(lambda request: httpx.Response(200, content=bodies.pop(0)), 5)
+        return [line async for line in there.lines("/train", {})]
+
+    assert asyncio.run(main())[-1] == {"result": {"step": 1}} and not bodies
 
 
 class CutOff(httpx.AsyncByteStream):
@@ -598,12 +637,15 @@ def test_checkpoints_are_forked_and_deleted(server, tiny_base, tmp_path):
             model.run_log.append_row("val", 0, {"reward": 0.5})
             await model.delete_checkpoints()  # keeps the best
             assert await backend.kept_steps(model) == [0, 1]
-            with pytest.warns(UserWarning, match="never logged"):
+            with pytest.warns(UserWarning, match="not logged for any kept step"):
                 await model.delete_checkpoints("val/other")
             folders = [await backend.download_checkpoint(m) for m in (model, child)]
             assert (folders[0] / "adapter_model.safetensors").read_bytes() == (folders[1] / "adapter_model.safetensors").read_bytes()
             with pytest.raises(ValueError, match="steps .1. only"):
                 await backend.download_checkpoint(model, 0)
+            await child.train(await gather(child, 1, groups=2, size=3), art.TrainConfig(learning_rate=5e-2))
+            await backend._experimental_fork_checkpoint(child, "parent")  # the notebook is run again
+            assert child.get_inference_name() == "child@2" and await child.get_step() == 2
 
     asyncio.run(main())
 

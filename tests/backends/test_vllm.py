@@ -111,6 +111,18 @@ def test_a_restarted_server_gets_the_adapter_again(stand_in, tiny_base, tmp_path
     asyncio.run(main())
 
 
+def test_the_seconds_of_rollouts_are_kept_when_the_model_is_registered_again(stand_in, tiny_base, tmp_path):
+    async def main():
+        model = await registered(backend(stand_in, tmp_path), tiny_base, "twice")
+        groups = await gather(model, 0)
+        before = model.backend().loaded(model).rollout_metrics()
+        await model.register(model.backend())
+        row = (await model.train(groups)).metrics
+        assert {name: row[name] for name in before} == before and before["rollout_s"] > 0
+
+    asyncio.run(main())
+
+
 def test_a_cancelled_request_leaves_nothing_behind(stand_in, tiny_base, tmp_path):
     async def main():
         model = await registered(backend(stand_in, tmp_path), tiny_base, "left")

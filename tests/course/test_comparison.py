@@ -56,6 +56,7 @@ def test_pass_at_k_is_the_mean_over_all_choices_of_k_tries(k):
         (partial(paired_difference, [1, 0], [1]), "got 2 and 1 values"),
         (partial(paired_difference, [1], [1]), "at least 2"),
         (partial(pass_at_k, [[True, False]], 3), "pass@3 needs at least 3 tries"),
+        (partial(compare, None, None, [], "rule", []), "pass@1 needs at least 1 tries"),
     ],
 )
 def test_bad_input_is_an_error(call, words):
@@ -147,6 +148,24 @@ def test_all_that_needs_no_choice_is_played_at_once():
     waiting, found = asyncio.run(main())
     assert waiting == {("val", 1.0), ("val", 0.5), ("val", 0.3), ("val", 0.0), ("test", 1.0)}
     assert started[-1] == ("test", 0.5) and (found.t1, found.best) == ([False], [True])
+
+
+def test_an_exception_cancels_the_other_games():
+    played = []
+
+    async def play(scenario, temperature):
+        await asyncio.sleep(0.01 * scenario)
+        if scenario == 1:
+            raise RuntimeError("no server")
+        played.append(scenario)
+
+    async def main():
+        with pytest.raises(RuntimeError, match="no server"):
+            await measure(play, [0, 1, 2, 3], [2, 3])
+        await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+    assert set(played) == {0}
 
 
 @pytest.mark.parametrize("n", [40, 48, 60, 300, 448, 500])

@@ -44,6 +44,13 @@ def test_prints_cells_and_lines_live_then_the_results_and_leaves_two_copies(tmp_
     assert "seconds" in executed.cells[2].outputs[0].data["text/plain"]
 
 
+def test_lines_that_carriage_returns_overwrite_are_printed_as_a_terminal_shows_them(tmp_path):
+    source = "print('one\\r\\ntwo\\r\\n', end='')\nprint('10%\\r20%')\nprint('50%\\r99%\\r', end='')"
+    printed = []
+    demo.run_notebook(new_notebook(cells=[new_code_cell(source)]), tmp_path, write=printed.append)
+    assert printed[1:] == ["    one", "    two", "    20%", "    99%"]
+
+
 def test_a_failing_cell_is_shown_and_what_ran_is_kept(tmp_path, capsys):
     never = new_code_cell("print('never')", outputs=[new_output("stream", text="of an earlier run\n")], execution_count=3)
     path = save(tmp_path / "game.ipynb", "print('before')", "1 / 0", never)

@@ -44,8 +44,13 @@ def test_a_changed_or_missing_file_of_the_nano_model_is_reported(nano):
     assert "config.json, model.safetensors" in finding.found
 
 
-def test_without_sums_the_nano_model_is_missing(tmp_path):
-    assert not doctor.nano_model(tmp_path).ok
+@pytest.mark.parametrize("sums", [None, "", "\n", "0" * 40, f"{'0' * 64}  "])
+def test_without_whole_sums_the_nano_model_is_missing(tmp_path, sums):
+    """A full disk or an interrupted checkout leaves an empty or truncated file."""
+    if sums is not None:
+        (tmp_path / "SHA256SUMS").write_text(sums)
+    finding = doctor.nano_model(tmp_path)
+    assert not finding.ok and "SHA256SUMS" in finding.found
 
 
 def test_a_missing_torch_is_reported(nano, monkeypatch):
@@ -93,6 +98,11 @@ def test_an_unsloth_that_does_not_import_is_optional_and_explained(monkeypatch, 
     monkeypatch.setattr(subprocess, "run", lambda *a, **k: failed)
     finding = doctor.unsloth()
     assert found in finding.found and "PEFT" in finding.advice and doctor.can_run([finding])
+
+
+def test_what_unsloth_prints_need_not_be_utf_8(monkeypatch):
+    monkeypatch.setattr(doctor, "UNSLOTH_PROBE", "import sys; sys.stderr.buffer.write(b'no\\xff'); sys.exit(1)")
+    assert doctor.unsloth().found == "does not import: no\ufffd"
 
 
 def test_chromium_is_found_by_its_variable_and_optional(monkeypatch):

@@ -361,7 +361,7 @@ def test_numbers_of_numpy_and_fractions_are_numbers():
     from course.exercises.start_here import check as start
 
     assert repair("pay", lambda hidden, examples, lines: np.mean(hidden) + all(hidden) * (1 + 0.2 / max(1, lines))).status == "right"
-    assert repair("pay", lambda hidden, examples, lines: math.nan).text.endswith("Expected a number.")
+    assert "Expected a number." in repair("pay", lambda hidden, examples, lines: math.nan).text
     assert start("reward", lambda word: np.float32(word == "up")).status == "right"
     assert serve("seed", lambda step, group, member, turn: 2**step * 3**group * 5**member * 7**turn).status == "right"
     assert scale("seconds", lambda *run: Fraction(SECONDS(*run))).status == "right"
@@ -411,6 +411,23 @@ def test_an_answer_that_lacks_a_return_or_is_async_is_told_so():
     assert "one that is async" in check("double", later).text
     line = by_case.__code__.co_firstlineno + 1
     assert check("double", by_case).text == f"Your answer raised KeyError: 2.0 (line {line} of its cell), for the input\n(2)"
+    assert f"(line {line} of its cell)" in check("double", functools.cache(by_case)).text
+    assert "is a `return` missing" in check("double", functools.cache(computes)).text
+
+
+def test_a_note_of_an_exception_is_on_a_line_of_its_own():
+    def noted(x):
+        error = ValueError("at most 8")
+        error.add_note("1 of 24 rollouts failed")
+        raise error
+
+    verdict = checker({"double": Exercise(right=lambda x: 2 * x, cases=lambda: [(1.0,)])})("double", noted)
+    assert verdict.text.endswith("of its cell)\n1 of 24 rollouts failed, for the input\n(1)")
+
+
+def test_a_long_value_is_cut():
+    check = checker({"double": Exercise(right=lambda x: 2 * x, cases=lambda: [(1.0,)])})
+    assert len(check("double", lambda x: list(range(100_000))).text) < 5000
 
 
 @pytest.mark.parametrize(("a", "b", "equal"), [

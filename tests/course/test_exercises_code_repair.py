@@ -38,6 +38,11 @@ def pay(hidden, examples, lines):
     return sum(hidden) + (10 - lines / 100 if all(hidden) else 0)
 
 
+def pay_that_empties_its_lists(hidden, examples, lines):
+    passed = [hidden.pop() for _ in range(len(hidden))]
+    return pay(passed, examples, lines)
+
+
 RIGHT = {"same": same, "bounds": bounds, "pay": pay}
 WRONG = {
     "same": [
@@ -66,6 +71,8 @@ WRONG = {
         (lambda hidden, examples, lines: sum(hidden) / len(hidden) - 0.05 * lines, "more than any code that fails a hidden test"),
         (lambda hidden, examples, lines: sum(hidden) / len(hidden) - 0.05 * min(lines, 5), "more than any code that fails a hidden test"),
         (lambda hidden, examples, lines: "much", "Expected a number"),
+        (lambda hidden, examples, lines: pay(hidden, examples, lines) if all(hidden) or not any(hidden) else None, "it is None"),
+        (lambda hidden, examples, lines: pay(hidden, examples, lines) if all(hidden) or not any(hidden) else float("nan"), "it is nan"),
         (lambda hidden, examples, lines: sum(hidden) / len(hidden) + 0.3 * all(examples) - 0.1 * min(lines, 5) * (not all(hidden)) + all(hidden) * (2 + 0.2 / max(1, lines)), "Answering the examples without repairing"),
         (lambda hidden, examples, lines: sum(hidden) / 4 - lines / 2 + 1, "earns more|long repair|anything else"),
     ],
@@ -79,6 +86,10 @@ def test_there_are_answers_to_every_exercise():
 @pytest.mark.parametrize("name", RIGHT)
 def test_another_right_answer_is_right(name):
     assert check(name, RIGHT[name]).status == "right", check(name, RIGHT[name])
+
+
+def test_a_reward_may_change_its_lists():
+    assert check("pay", pay_that_empties_its_lists).status == "right"
 
 
 @pytest.mark.parametrize(("name", "answer", "words"), [(n, a, w) for n, cases in WRONG.items() for a, w in cases])

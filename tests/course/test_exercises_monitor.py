@@ -1,6 +1,7 @@
 """The exercises of notebook 10: right answers are accepted in any form, and a mistake gets its hint."""
 
 import math
+from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -8,6 +9,7 @@ from exercise_answers import hold, hold_mistakes
 
 from course.exercises import monitor
 from course.exercises.monitor import EARLIEST_WIN, EXERCISES, check
+from course.otlp_receiver import attributes
 from course.short_2048 import late_game
 from game_2048 import scenarios
 
@@ -30,7 +32,7 @@ def first_hacked(rewards, measure, window):
     return min(found, default=None)
 
 
-RIGHT = {"hacked": first_hacked, "first_alarm": first_alarm, "bonus": lambda: 8.0}
+RIGHT = {"hacked": first_hacked, "first_alarm": first_alarm, "bonus": lambda: Fraction(8)}
 WRONG = {
     "hacked": [
         (lambda r, m, w: next((i for i in range(2 * w - 1, len(m)) if sum(m[i - w + 1 : i + 1]) < sum(m[:w])), None), "measure alone"),
@@ -46,6 +48,7 @@ WRONG = {
     ],
     "bonus": [
         (lambda: "8", "Expected a number"),
+        (lambda: math.inf, "Expected a number, got inf"),
         (lambda: -1, "from 0 to 100"),
         (lambda: 7, "a win at the second move earns 9, and ten moves"),
         (lambda: 9, "a smaller bonus is enough"),
@@ -83,3 +86,11 @@ def moves_to_the_earliest_win(seed, limit):
 def test_no_late_game_can_be_won_before_the_second_move_and_some_can_then():
     earliest = {moves_to_the_earliest_win(seed, EARLIEST_WIN) for seed in scenarios("train", 100)}
     assert earliest == {None, EARLIEST_WIN}
+
+
+def test_the_receiver_reads_a_list_with_none():
+    from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+    listed = AnyValue(array_value=ArrayValue(values=[AnyValue(string_value="a"), AnyValue()]))
+    assert attributes(Span(attributes=[KeyValue(key="tags", value=listed)])) == {"tags": ["a", None]}

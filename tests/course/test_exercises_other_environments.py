@@ -3,9 +3,11 @@
 import random
 from statistics import fmean
 
+import numpy as np
 import pytest
 from exercise_answers import hold
 
+from course.exercises import other_environments
 from course.exercises.other_environments import EXERCISES, Safe, SafeEnvironment, check, code_of
 from course.frozen_lake import MAX_TURNS, STEPS, board, careful_chance, distinct_lakes, lake
 from course.generated_tasks import distinct_rows, most_frequent_answer, played_by_rule
@@ -59,6 +61,18 @@ class Mute(SafeEnvironment):
         super().turn(number)
 
 
+class Uninformative(SafeEnvironment):
+    def turn(self, number: int) -> str:
+        """
+        Turn.
+
+        Args:
+            number: 1 to 50.
+        """
+        super().turn(number)
+        return f"You turned the dial to {number}."
+
+
 class Silent(SafeEnvironment):
     def reset(self, index: int = 0, **row):
         super().reset(index)
@@ -91,6 +105,11 @@ class OneSafe(SafeEnvironment):
         return super().reset(7)
 
 
+class Shifted(SafeEnvironment):
+    def reset(self, index: int = 0, **row):
+        return super().reset(index + 5)
+
+
 class PaidForTurns(SafeEnvironment):
     def get_reward(self) -> float:
         return self.safe.turned / 8
@@ -108,6 +127,7 @@ WRONG = {
     "adapter": [
         (Silent, "must return the task as text"), (TwoTools, "it sees hint, turn"), (NeverOver, "`over` true"),
         (Shared, "an environment must keep its own state"), (OneSafe, "use `code_of(index)`"),
+        (Shifted, "use `code_of(index)`"), (Uninformative, "must read whether the number"), (SafeEnvironment(), "Expected a class"),
         (PaidForTurns, "must be 1 and `over` true"), (Mute, "must read whether the number is higher or lower"),
     ],
     "worth": [
@@ -128,6 +148,13 @@ def test_right_answers_and_mistakes(exercise):
     right = (RIGHT[exercise], EXERCISES[exercise].right) if exercise in RIGHT else ()
     right += (Wordy,) if exercise == "adapter" else ()
     hold(check, exercise, right, WRONG[exercise])
+
+
+def test_the_lakes_of_training_are_chosen_once(monkeypatch):
+    chosen, seeds = [], iter(range(10**9))
+    monkeypatch.setattr(other_environments, "train_on", lambda maps: chosen.extend(maps(0) + maps(0)) or ([0.5], 0.9, 0.1))
+    assert check("memorised", lambda step: [np.int64(next(seeds)) for _ in range(8)]).status == "right"
+    assert chosen[:8] == chosen[8:] and {type(seed) for seed in chosen} == {int}
 
 
 def test_no_lake_is_in_two_splits_and_the_goal_can_be_reached_on_each():

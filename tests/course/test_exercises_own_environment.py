@@ -63,6 +63,11 @@ def split_by_arrival_of_a_helper(name):
     return split_by_arrival(name)
 
 
+def split_by_arrival_in_an_inner_function(name):
+    part = max(ARRIVED.setdefault(each, len(ARRIVED)) for each in [name]) % 10
+    return "test" if part == 0 else "val" if part == 1 else "train"
+
+
 def split_with_an_option(name, *, buckets=10):
     part = crc32(name.encode()) % buckets
     return "test" if part == 0 else "val" if part == 1 else "train"
@@ -84,6 +89,8 @@ WRONG = {
         (split_by_arrival_in_a_default, "In another order"),
         (split_by_arrival_in_a_closure(), "In another order"),
         (split_by_arrival_of_a_helper, "In another order"),
+        (split_by_arrival_in_an_inner_function, "In another order"),
+        (lambda name: ["train"], "Expected train, val or test"),
         (lambda name: draw.choices(["train", "val", "test"], [8, 1, 1])[0], "in another split"),
         (lambda name: "test" if hash(name) % 10 == 0 else "val" if hash(name) % 10 == 1 else "train", "each time Python starts"),
         (lambda name: split_by_hash(name), "each time Python starts"),
@@ -99,6 +106,8 @@ WRONG = {
         (lambda place, home: "up" if place[0] > 0 else "left", "farther"),
         (lambda place, home: {"up": "left", "left": "up", "down": "right", "right": "down"}[direction(place, home)], "farther"),
         (lambda place, home: {"up": "down", "down": "up"}.get(direction(place, home), direction(place, home)), "is top left"),
+        (lambda place, home: direction(place, home) if place[0] != home[0] else None, "from (0, 0) to (0, 1) it is None"),
+        (lambda place, home: [direction(place, home)], "it is ['right']"),
         (lambda place, home: direction(place, home).upper(), "Expected one of left, right, up, down"),
     ],
     "hole": [
@@ -106,6 +115,9 @@ WRONG = {
         (lambda before, after: float(after == 1), "From distance 1, the step nearer"),
         (lambda before, after: float(after < 4), "From distance 1, the step nearer"),
         (lambda before, after: 8 - after if after else 0, "From distance 1, the step nearer"),
+        (lambda before, after: float("nan"), "Expected numbers; from distance 1 to 0, 1, 2"),
+        (lambda before, after: "yes" if after < before else "no", "Expected numbers"),
+        (lambda before, after: 1.0 if after < before else None, "they are [1.0, None, None]"),
         (lambda before, after: 1 / (before - after - 1), "raised ZeroDivisionError"),
     ],
 }  # fmt: skip

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from course.exercises import ruler
 from course.exercises.ruler import EXERCISES, check
 from game_2048 import legal_moves
 from game_2048.players import corner_player
@@ -65,8 +66,9 @@ WRONG = {
     ],
     "exploit": [
         (lambda board: "stay", "An answer that is not"),
+        (lambda board: 3, "An answer that is not"),
         (corner_player, "still wins"),
-        (lambda board: legal_moves(board)[0] if sum(map(sum, board)) < 60 else pushes_against_the_wall(board), "turns on average, and the"),
+        (lambda board: legal_moves(board)[0] if sum(map(sum, board)) < 60 else pushes_against_the_wall(board), "prefers short ones: at most 10 turns"),
         (lambda board: 1 / 0, "ZeroDivisionError"),
     ],
     "criterion": [
@@ -91,3 +93,8 @@ def test_a_wrong_answer_gets_the_hint_that_names_its_mistake(exercise):
     for wrong, words in WRONG[exercise]:
         verdict = check(exercise, wrong)
         assert verdict.status == "wrong" and words in verdict.text, verdict
+
+
+def test_a_criterion_may_change_its_lists(monkeypatch):
+    monkeypatch.setattr(ruler, "won_with", lambda criterion: [0.5, 0.5, 0.5])
+    assert [check("criterion", lambda boards, answers: 0.5 * bool(boards.pop())).status for _ in range(4)] == ["right"] * 4

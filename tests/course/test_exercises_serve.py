@@ -2,9 +2,11 @@
 
 from zlib import crc32
 
+import numpy as np
 import pytest
 from exercise_answers import hold
 
+from course.exercises import serve
 from course.exercises.serve import EXERCISES, LossyServer, check
 
 
@@ -64,6 +66,7 @@ WRONG = {
         (swallows_everything, "return after the first success"),
         (retrying(lambda send, batch, new_key: send(batch, batch), most=200), "did not train in step 2"),
         (retrying(lambda send, batch, new_key: send(batch, batch), most=10), "gave up"),
+        (lambda send, batch, new_key: f"result of {batch}", "it got nothing"),
     ],
     "free": [
         (lambda episodes, now: [i for i, (state, _) in enumerate(episodes) if state == "open"], "never leased"),
@@ -98,6 +101,11 @@ def test_a_seed_that_differs_between_calls_gets_its_hint():
 
     numbers = count()
     assert "the same seed each time" in check("seed", lambda step, group, member, turn: next(numbers)).text
+
+
+def test_a_seed_may_be_an_integer_of_numpy(monkeypatch):
+    monkeypatch.setattr(serve, "trained_with", lambda seed_of: ([0.5], [type(seed_of(0, 0, 0, 0)) is int]))
+    assert check("silent", lambda step, group, member, turn: np.int64(turn)).status == "right"
 
 
 def test_the_server_trains_once_per_key():

@@ -37,6 +37,7 @@ WRONG = {
     "teacher": [
         (lambda board: legal_moves(board)[0], "but it must block"),
         (lambda board: "5", "which is not a free square"),
+        (lambda board: (blocks(board) or [None])[0], "Your teacher plays None"),
         (lambda board: int(legal_moves(board)[0]), "Return a string such as"),
         (lambda board: [][0], "raised IndexError"),
         (lambda board: random.choice(blocks(board) or legal_moves(board)), "another time"),

@@ -15,7 +15,7 @@ import art_nb as art
 from art_nb.rewards import JudgeError, Judgement, LLMJudge, RubricJudge, TrajectoryScore
 from art_nb.rewards.agreement import mean, pairs_right
 from art_nb.rewards.judges import Usage
-from course.judge_report import ATTACKS, judge_report, kendall, spearman
+from course.judge_report import ATTACKS, _with_attack, judge_report, kendall, spearman
 
 
 def test_published_figures():
@@ -185,6 +185,49 @@ def test_a_judge_behind_http(tmp_path):
 
 def test_the_rubric_judge_has_no_positions():
     assert report(RubricJudge("tools"), groups(3)).position is None
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_true_outcomes_must_be_finite_and_are_computed_before_the_judge_is_prompted(wrong):
+    given = [art.TrajectoryGroup([trajectory(1), trajectory(wrong)])]
+    with pytest.raises(ValueError, match="true outcomes of .* expected finite numbers"):
+        asyncio.run(judge_report(None, given, outcome))
+    with pytest.raises(KeyError):
+        asyncio.run(judge_report(None, groups(2), lambda t: t.metrics["no such metric"]))
+
+
+def test_without_attacks_it_raises():
+    with pytest.raises(ValueError, match="0 attacks: expected"):
+        asyncio.run(judge_report(FaultyJudge(), groups(2), outcome, attacks=[]))
+
+
+def test_an_exception_cancels_the_other_judgements():
+    """They may cost money."""
+    done = []
+
+    class Damaged(FaultyJudge):
+        async def judge(self, trajectories, rubric, order=0, sample=0):
+            await asyncio.sleep(0.01)
+            if sample:
+                raise ValueError("a damaged cache file")
+            await asyncio.sleep(0.01)
+            done.append(order)
+            return await super().judge(trajectories, rubric, order, sample)
+
+    async def main():
+        with pytest.raises(ValueError, match="a damaged cache file"):
+            await judge_report(Damaged(), groups(3), outcome)
+        await asyncio.sleep(0.1)
+
+    asyncio.run(main())
+    assert done == [0, 0, 0], "the first judgements"
+
+
+def test_an_attack_is_added_to_an_answer_in_parts():
+    parts = [{"type": "text", "text": "done"}]
+    given = art.Trajectory(messages_and_choices=[{"role": "assistant", "content": parts}])
+    (attacked,) = _with_attack([given], 0, ATTACKS[0])
+    assert attacked.messages()[0]["content"] == [*parts, {"type": "text", "text": ATTACKS[0]}]
 
 
 @pytest.mark.parametrize(("given", "orders"), [([], 3), ([art.TrajectoryGroup([trajectory(1)])], 3), (groups(2), 1)])

@@ -75,6 +75,13 @@ def test_memory_of_full_training_is_sixteen_bytes_a_parameter_and_does_not_fit()
     assert "does not fit" in estimate and "hours" not in estimate and plan(run, "H200", 3, gpus=4).fits
 
 
+@pytest.mark.parametrize(("trains", "copies"), [("full", 1), ("lora", 0)])
+def test_full_training_with_a_reference_keeps_its_weights_too(trains, copies):
+    plain, with_reference = (Run(1e9, 100, 8, 8, 1000, 8, 100, trains=trains, reference=each) for each in (False, True))
+    for gpus in (1, 4):
+        assert memory(with_reference, gpus) - memory(plain, gpus) == pytest.approx(copies * 2e9 / gpus)
+
+
 def test_one_run_gives_no_interval():
     with pytest.raises(ValueError, match="at least two"):
         calibrated(PUBLISHED[:1])

@@ -16,6 +16,7 @@ from tiny_models import make_model
 
 from art_nb.__main__ import main
 from art_nb.export import export_checkpoint, find_checkpoint, formats
+from art_nb.export.checkpoint import Checkpoint
 from art_nb.export.parity import ParityError
 from course.real_model import smollm2
 
@@ -220,6 +221,18 @@ def test_checkpoint_names(run_folder):
     found = find_checkpoint("m@1", run_folder[0])
     assert str(found) == "p/m@1" and found.folder.name == "0001" and found.trained_on() == {"steps": 1, "trajectories": 8, "groups": 2, "demonstrations": 0}
     assert find_checkpoint("p/m", run_folder[0]).step == 2
+
+
+def test_a_step_that_was_taken_again_counts_once_and_has_the_scores_of_its_last_weights(tmp_path):
+    """As after a damaged checkpoint. Rows of other metrics at the same step and split are kept."""
+    first = [{"split": "train", "train_s": 1.0, "trajectories": 8, "groups": 2}, {"split": "val", "reward": 0.9, "won": 1.0}]
+    again = [{"split": "train", "train_s": 2.0, "trajectories": 6, "groups": 2}, {"split": "val", "reward": 0.5, "trajectories": 4}]
+    more = [{"split": "train", "note": 1.0}, {"split": "val", "pass_at_8": 0.75}]
+    rows = [{"step": 1, "split": "sft", "train_s": 3.0, "trajectories": 5}, *({"step": 2, **row} for row in (*first, *again, *more))]
+    (tmp_path / "history.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = Checkpoint(tmp_path / "checkpoints/0002", tmp_path, "p", "m", 2)
+    assert found.trained_on() == {"steps": 2, "trajectories": 6, "groups": 2, "demonstrations": 5}
+    assert found.results() == {"val": {"trajectories": 4, "reward": 0.5, "pass_at_8": 0.75}}
 
 
 def test_the_model_card_contains_logged_results_and_no_path(run_folder, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 from jupyter_client.manager import start_new_kernel
 
 import art_nb as art
+from art_nb.rollouts.tracebacks import ShortTraceback
 
 MOST = 25  # lines
 ROLLOUTS = """
@@ -210,4 +211,14 @@ def test_an_interrupt_in_training_shows_no_library(tmp_path):
     with pytest.raises(KeyboardInterrupt) as caught:
         asyncio.run(main())
     assert path_of(caught.value)[-3:] == ["main", "train", "interrupt"]  # `train` is the one above, not the model's
+    assert [frame.name for frame in traceback.extract_tb(caught.value.full_traceback)][-2:] == ["sub", "interrupt"]
+
+
+def test_nested_blocks_keep_the_full_traceback():
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as caught, ShortTraceback(), ShortTraceback():
+        re.sub("a", interrupt, "a")
+    assert "sub" not in path_of(caught.value)
     assert [frame.name for frame in traceback.extract_tb(caught.value.full_traceback)][-2:] == ["sub", "interrupt"]

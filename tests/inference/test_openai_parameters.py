@@ -211,7 +211,7 @@ def test_the_same_seed_and_parameters_give_the_same_answers_in_every_client(samp
     assert tokens(client, extra_body={"seed": 7}) == first
 
 
-@pytest.mark.parametrize("stop", ["t r", ["zz", "t r"], ("t r",), ["a", "b", "c", "d", "t r"]], ids=str)
+@pytest.mark.parametrize("stop", ["t r", ["zz", "t r"], ("t r",), ["a", "b", "c", "d", "t r"], ["r", "t r"]], ids=str)
 def test_stop(tokenizer, stop):
     script = [*characters(tokenizer, "left right"), 2]
     _, client = clients(scripted(tokenizer, script))

@@ -652,7 +652,7 @@ def test_a_fork_trains_like_the_original(base, path, early, capsys):
     optimizers = [(checkpoint(path, name, 3) / "optimizer.safetensors").read_bytes() for name in "nm"]
     assert optimizers[0] == optimizers[1]
     assert json.loads((checkpoint(path, "n", 2) / "state.json").read_text())["forked_from"] == "p/m@2"
-    assert "'n' starts from p/m@2" in capsys.readouterr().out
+    assert "'n', forked from p/m, is at step 2" in capsys.readouterr().out
 
 
 def test_a_fork_without_the_optimizer_starts_with_new_moments(base, path):
@@ -685,6 +685,10 @@ def test_fork_from_an_earlier_checkpoint(base, path):
         assert not (path / "p/models/x").exists()
         again = await forked(base, path, not_after_step=1, early=True)  # the notebook is run again
         assert await again.get_step() == 1
+        await run(again, 2)
+        assert await again.backend().fork(again, "m", "p", not_after_step=1) == 2 == await again.get_step()
+        await again.backend().close()
+        assert await art.LocalBackend(path=path).fork(again, "m", "p", not_after_step=1) == 2  # before `register`
 
     asyncio.run(main())
 

@@ -240,7 +240,8 @@ def test_answers_of_other_servers_are_recorded_or_left_to_the_client():
     failed = 'data: {"error": {"message": "overloaded"}}\n\n'
     recorded = asyncio.run(art.capture_auto_trajectory(answered(second + events + failed, True)))
     assert recorded.messages()[-1]["content"] == "a\u2028b"
-    for nothing in (failed, "data: [DONE]\n\n", ""):  # the client raises the error itself
+    broken_off = events.partition("\n\n")[0] + "\n\n"  # without the chunk that holds the finish_reason
+    for nothing in (failed, broken_off + failed, broken_off, "data: [DONE]\n\n", ""):  # the client raises the error itself
         assert not asyncio.run(art.capture_auto_trajectory(answered(nothing, True))).messages_and_choices
     assert not asyncio.run(art.capture_auto_trajectory(answered('{"error": "overloaded"}', False))).messages_and_choices
 

@@ -31,6 +31,12 @@ def test_invalid_names_raise_with_the_allowed_characters(name):
                 make(**fields)
 
 
+def test_a_trainable_model_has_another_name_than_its_base_model():
+    """In requests, the name selects the trained policy."""
+    with pytest.raises(ValueError, match="name and base_model are both 'nano'.*: choose another one"):
+        art.TrainableModel(name="nano", project="p", base_model="nano")
+
+
 def test_a_servers_own_name_goes_to_inference_model_name():
     model = art.Model(name="gpt", project="p", inference_model_name="openai/gpt")
     assert model.get_inference_name() == "openai/gpt"

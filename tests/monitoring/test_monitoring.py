@@ -73,7 +73,8 @@ class Service:
                     self.connection.close()
                     return
                 self.rfile.read(int(self.headers["Content-Length"]))
-                body = b'{"message": "Accepted"}'
+                rejection = b'{"accepted": 1, "rejected": 1, "errors": [{"message": "no such trace"}]}'
+                body = rejection if service.mode == 207 else b'{"message": "Accepted"}'
                 self.send_response(service.mode if isinstance(service.mode, int) else 202)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(body)))
@@ -360,6 +361,25 @@ def test_a_rejection_warns_once_and_stops_sending(service, tmp_path, recwarn):
     assert list(model.history().step) == [0, 1, 2] and len(model.records("val")) == 6
 
 
+@pytest.mark.parametrize("service", [207], indirect=True)
+def test_rejected_scores_are_reported_and_not_sent_again(service, tmp_path):
+    monitor = langfuse(service.url)
+    log(model_of(tmp_path, monitor), 0, *[1.0] * 20)  # two batches, each with spans and scores
+    with pytest.warns(UserWarning, match=r"it rejects the scores of 2 of 20 trajectories: \['no such trace'\]"):
+        monitor.close()
+    assert (monitor.sent, monitor.lost, service.seen) == (0, 1, 4)
+
+
+@pytest.mark.parametrize("duration", [float("nan"), float("inf")])
+def test_a_duration_that_is_not_finite_counts_as_zero(receiver, tmp_path, duration):
+    played = game(1.0)
+    played.metrics["duration"] = duration
+    with langfuse(receiver.url) as monitor:
+        asyncio.run(model_of(tmp_path, monitor).log([played], "val"))
+    assert (monitor.sent, monitor.trouble) == (1, None)
+    assert receiver.spans[0].end_time_unix_nano == max(span.end_time_unix_nano for span in receiver.spans[1:])
+
+
 @pytest.mark.parametrize("service", [500, 429, "reset"], indirect=True)
 def test_a_service_that_recovers_gets_everything(service, tmp_path, recwarn):
     monitor = langfuse(service.url)
@@ -471,7 +491,7 @@ def test_report_metrics_names_services(tmp_path, monkeypatch):
     [
         (lambda: WandbMonitor(mode="online"), "needs a key"),
         (lambda: WandbMonitor(mode="on"), "expected 'online', 'offline' or 'disabled'"),
-        (lambda: WandbMonitor(backlog=0), "at least 1 row"),
+        (lambda: WandbMonitor(backlog=0), "patience is 10.0, backlog is 0: expected patience >= 0 (seconds) and backlog >= 1 (entries)"),
         (lambda: langfuse("localhost:3000"), "expected a URL such as https://"),
         (lambda: langfuse("http://x", every=0), "for each trajectory"),
     ],

@@ -78,7 +78,7 @@ def test_accepted_answers(text):
         (GOOD.replace('"2"', "2.0"), "trajectory_id"),
         (GOOD.replace('"1"', "true"), "trajectory_id"),
         (GOOD.replace('"fine"', "null", 1), "explanation"),
-        (GOOD.replace('"fine"', r'"\ud83d"', 1), "explanation"),
+        (GOOD.replace('"fine"', r'"\ud83d"', 1), "explanation of id '1' must be a string without unpaired surrogates"),
         (json.dumps({"scores": [entry("1"), entry("2")]}), "no score for id 3"),
         (json.dumps({"scores": [entry("1", None), entry("2"), entry("3")]}), "id '1' is None"),
     ],

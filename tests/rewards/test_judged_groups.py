@@ -49,6 +49,8 @@ def test_number_and_size_of_the_groups():
     assert len(varied) > 0.9 * len(groups)
     with pytest.raises(ValueError, match="has 0 groups of the task 'chess'; expected at least 3"):
         judged_groups("chess", 3)
+    with pytest.raises(ValueError, match="has 0 groups of the task 'email'; expected at least 1"):
+        judged_groups("email")
 
 
 @pytest.mark.parametrize(("task", "replayed"), [("game_2048", replayed_game), ("email_search", replayed_search)])
@@ -58,14 +60,16 @@ def test_rewards_are_true(task, replayed):
 
 
 def test_saved_groups_are_loaded_without_tokens(tmp_path):
-    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "left"}, "token_ids": [1]}
-    t = art.Trajectory(messages_and_choices=[{"role": "user", "content": "2 ."}, choice], reward=0.5, turn_rewards=[1.0],
+    choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "left"}, "token_texts": ["left"]}
+    helper = art.trajectories.History(messages_and_choices=[choice])
+    t = art.Trajectory(messages_and_choices=[{"role": "user", "content": "2 ."}, choice], reward=0.5, turn_rewards=[1.0, 1.0], additional_histories=[helper],
                        metrics={"won": True}, metadata={"task": "x"}, tools=TOOLS)  # fmt: skip
     save_groups(tmp_path / "a", [art.TrajectoryGroup([t, t], metadata={"task": "x"})] * 2)
     save_groups(tmp_path / "b", judged_groups(path=tmp_path / "a"))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     (back, _) = judged_groups("x", path=tmp_path / "a")
-    assert back.trajectories[1].messages() == t.messages() and not back.trajectories[1].choices()
+    assert back.trajectories[1].messages() == t.messages() and not back.trajectories[1].all_choices()
+    assert back.trajectories[1].additional_histories[0].messages() == helper.messages()
     assert (back.trajectories[1].reward, back.trajectories[1].metrics, back.trajectories[1].tools) == (0.5, {"won": 1}, t.tools)
 
 

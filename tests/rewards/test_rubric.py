@@ -143,7 +143,7 @@ def test_a_criterion_gives_a_share(share):
 
 @pytest.mark.parametrize("weights", [{"acuracy": 1}, dict.fromkeys(WEIGHTS, 0), {"accuracy": -1}])
 def test_invalid_weights_raise(weights):
-    with pytest.raises(ValueError, match="weight"):
+    with pytest.raises(ValueError, match="at least one with a weight above 0|has weight -1"):
         scores([rollout(corner_player, 0, 2)[0]], RubricJudge(weights=weights))
 
 
@@ -166,6 +166,7 @@ CUSTOM = {"role": "assistant", "tool_calls": [{"id": "1", "type": "custom", "cus
         ([*call("fetch", '{"a": 1}', "ok"), *call("fetch", '{"a": 2}', "ok"), ANSWER], (1, 1, 1, 1)),
         ([*call("fetch", "{}", "ok"), *call("fetch", "{}", "ok"), ANSWER], (1, 0.5, 1, 1)),
         ([*call("fetch", "{", "ok"), *call("fetch", "{}", "ok"), ANSWER], (0.5, 1, 1, 1)),
+        ([*call("fetch", "[" * 100_000, "ok"), ANSWER], (0, 1, 1, 1)),  # nested too deeply for the parser
         ([*call("steal", "{}", "Error: no such tool"), ANSWER], (0, 1, 1, 1)),
         ([*call("fetch", "{}", "Refused: closed"), *call("fetch", '{"a": 1}', "Malformed: fetch needs b"), ANSWER], (0, 1, 1, 1)),
         ([CUSTOM, ANSWER], (0, 1, 1, 1)),  # its text is not JSON

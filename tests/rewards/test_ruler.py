@@ -22,7 +22,7 @@ import art_nb as art
 from art_nb.inference.client import InProcessClient
 from art_nb.metrics import MetricsBuilder
 from art_nb.rewards import JudgeError, LLMJudge, RubricJudge, ruler, ruler_score_group
-from art_nb.rewards.judge_prompts import judge_prompt
+from art_nb.rewards.judge_prompts import _cut, judge_prompt
 
 NEEDS_LITELLM = pytest.mark.skipif(importlib.util.find_spec("litellm") is None, reason="pip install 'art-nb[judge]'")
 ROUTES = ["openai client", pytest.param("litellm", marks=NEEDS_LITELLM)]
@@ -289,6 +289,38 @@ def test_a_prompt_too_long_for_the_server_is_halved():
     with JudgeServer(script) as server:
         scored = score(art.TrajectoryGroup(trajectories), judge_model=judge(server, context_tokens=30_000))
     assert rewards(scored) == [0.9, 0.1] and 2 <= len(server.requests) <= 4
+
+
+def test_a_prompt_far_below_the_limit_is_halved_too():
+    def script(number, request):
+        return error_response(400, "This model's maximum context length is 2048 tokens.") if number == 0 else ok(request)
+
+    trajectories = [trajectory(0.9), long_trajectory(0.1, 40, 30)]
+    with JudgeServer(script) as server:
+        scored = score(art.TrajectoryGroup(trajectories), judge_model=judge(server, context_tokens=100_000))
+    first, second = (sum(len(m["content"]) for m in request["messages"]) for request in server.requests)
+    assert rewards(scored) == [0.9, 0.1] and second <= first / 2
+
+
+def test_a_prompt_too_long_for_the_server_that_cannot_be_halved_raises_with_its_reason():
+    with JudgeServer(lambda number, request: error_response(400, "maximum context length is 9 tokens")) as server:
+        with pytest.raises(JudgeError, match="do not fit .*maximum context length is 9 tokens.*: use smaller groups"):
+            score(group(0.1, 0.9), judge_model=judge(server))
+    assert len(server.requests) == 1
+
+
+def test_a_text_is_cut_only_if_that_makes_it_shorter():
+    texts = ["x" * n for n in range(1, 200)]
+    for text, cut in zip(texts, _cut(texts, 10), strict=True):
+        assert cut == text or (len(cut) < len(text) and 0 < int(cut.split()[2]) < len(text))
+    assert cut != text
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_max_tokens_that_leave_no_room_for_a_prompt_raise(name):
+    crowded = LLMJudge("judge", params={name: 40_000}, client=AsyncOpenAI(base_url="http://127.0.0.1:9/v1", api_key="key"), cache=None)
+    with pytest.raises(ValueError, match="max_tokens is 40000: expected less than the context of judge, 32000 .*context_tokens"):
+        score(group(0.1, 0.9), judge_model=crowded, swallow_exceptions=True)
 
 
 def test_a_group_that_cannot_be_shortened_enough_raises():

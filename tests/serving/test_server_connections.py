@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import threading
 import time
@@ -11,6 +12,7 @@ import httpx
 import psutil
 import pytest
 import uvicorn
+import websockets.sync.client
 from running_server import NANO, TOKEN, Server, serving
 
 from art_nb.serving import connections
@@ -47,7 +49,7 @@ def test_the_owner_is_answered_while_a_stranger_holds_more_connections_than_ther
 
 @contextlib.contextmanager
 def small_server(**options):
-    """A server in this process that answers any request with the length of its body."""
+    """A server in this process that answers any request with the length of its body, and a WebSocket with its messages."""
 
     async def app(scope, receive, send):
         length, more = 0, scope["type"] == "http"
@@ -55,6 +57,11 @@ def small_server(**options):
         while more:
             message = await receive()
             length, more = length + len(message.get("body", b"")), message.get("more_body", False)
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept"})
+            while (message := await receive())["type"] != "websocket.disconnect":
+                if message["type"] == "websocket.receive":
+                    await send({"type": "websocket.send", "text": message["text"]})
         if scope["type"] == "http":
             await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(str(length)))]})
             await send({"type": "http.response.body", "body": str(length).encode()})
@@ -118,6 +125,20 @@ def test_a_connection_that_is_kept_alive_and_a_long_body_are_not_ended(monkeypat
             owner.post("/", content=drip(10))
 
 
+def test_a_websocket_is_not_ended(monkeypatch):
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
+    with small_server() as port, websockets.sync.client.connect(f"ws://127.0.0.1:{port}") as owner:
+        with connected(port, b"") as stranger:
+            assert is_closed(stranger)  # the time is over
+        owner.send("hello")
+        assert owner.recv(timeout=60) == "hello"
+
+
+def test_a_process_without_a_limit_on_open_files(monkeypatch):
+    monkeypatch.setattr(os, "sysconf", lambda name: -1, raising=False)
+    assert connections.max_connections() == connections.MAX_CONNECTIONS
+
+
 def test_the_oldest_idle_connection_of_the_greediest_address_makes_room(monkeypatch):
     monkeypatch.setattr(connections, "max_connections", lambda: 3)
     with small_server() as port, contextlib.ExitStack() as opened:
@@ -156,6 +177,11 @@ def test_the_address_of_an_ipv6_host_can_be_opened(tmp_path):
 def test_the_addresses_of_an_ipv6_network_are_one_client():
     assert network("2001:db8::1") == network("2001:db8::ffff:2") != network("2001:db8:0:1::1")
     assert network("10.0.0.1") != network("10.0.0.2") and network("") == ""
+
+
+@pytest.mark.parametrize("address", ["::ffff:1.2.3.4", "::FFFF:1.2.3.4", "0:0:0:0:0:ffff:102:304"])
+def test_an_ipv4_address_that_is_mapped_to_ipv6_is_the_same_client(address):
+    assert network(address) == network("1.2.3.4") != network("::ffff:1.2.3.5")
 
 
 @pytest.mark.parametrize("message", ["socket.accept() out of system resource", "Invalid HTTP request received."])

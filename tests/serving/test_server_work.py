@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
@@ -60,8 +61,8 @@ class Queue(RuleBasedStateMachine):
     @rule(size=integers(1, 5), batch=integers(0, 2))
     def add(self, size, batch):
         self.queue.add(f"b{batch}", "p/m", 1, [{"n": i} for i in range(size)], 1, 0)
-        for i in range(size):
-            self.tasks.setdefault((f"b{batch}", i), {"scenario": {"n": i}, "seed": f"0 1 {i} 0"})
+        if (f"b{batch}", 0) not in self.tasks:  # a batch is added once
+            self.tasks |= {(f"b{batch}", i): {"scenario": {"n": i}, "seed": f"0 1 {i} 0"} for i in range(size)}
 
     @rule(most=integers(1, 4))
     def lease(self, most):
@@ -169,6 +170,42 @@ def test_a_worker_reports_why_its_result_was_refused(capsys):
     asyncio.run(worker._run_episode({"batch": "b", "place": 3, "task": {"seed": "0", "scenario": {}}}))
     assert [each["place"] for each in sent] == [3, 3] and "exceeds the maximum" in sent[1]["exception"]["message"]
     assert "was refused: the body exceeds" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["the rollout's own", "the worker's"])
+def test_a_cancellation_is_the_episodes_exception_unless_the_worker_is_cancelled(stopped):
+    sent = []
+
+    async def ask(method, path, body):
+        sent.append(body)
+
+    async def rollout(model, scenario):
+        waiting = asyncio.create_task(asyncio.sleep(600))
+        if not stopped:
+            waiting.cancel()
+        await waiting
+
+    async def main():
+        worker = EpisodeWorker(SimpleNamespace(ask=ask), rollout, "w", 1)
+        worker._model = lambda episode: None
+        running = asyncio.create_task(worker._run_episode({"batch": "b", "place": 3, "task": {"seed": "0", "scenario": {}}}))
+        await asyncio.sleep(0)
+        if stopped:
+            running.cancel()
+        await asyncio.wait([running])
+        return running.cancelled()
+
+    assert asyncio.run(main()) is stopped
+    assert [each["exception"]["type"] for each in sent] == ([] if stopped else ["asyncio.exceptions.CancelledError"])
+
+
+def test_an_internal_error_of_the_server_ends_a_worker_with_its_message(tmp_path, monkeypatch, capsys):
+    (tmp_path / "idle.py").write_text("async def rollout(model, scenario): ...")
+    monkeypatch.chdir(tmp_path)
+    failing = httpx.MockTransport(lambda request: httpx.Response(500, json={"error": {"message": "database is locked"}}))
+    monkeypatch.setattr(Connection, "_http", lambda self: httpx.AsyncClient(base_url=self.url, transport=failing))
+    assert work(["http://a", "--rollout=idle:rollout", "--token=t"]) == 1
+    assert capsys.readouterr().err == "database is locked\n"
 
 
 def test_a_worker_that_cannot_work_ends_with_a_message(server, tmp_path, monkeypatch, capsys):

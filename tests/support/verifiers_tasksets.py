@@ -75,9 +75,55 @@ class BoxTaskset(vf.Taskset[BoxTask, vf.TasksetConfig]):
         yield BoxTask(VaultData(prompt="Open the box.", code=1), self.config.task)
 
 
+class RunTask(SumTask):
+    @vf.reward
+    async def solved(self, trace, runtime) -> float:
+        return 1.0
+
+
+class AskTask(SumTask):
+    @vf.stop
+    async def asked(self, request: vf.Request) -> bool:
+        return False
+
+
+class BareTools(VaultTools):
+    TOOL_PREFIX = None
+
+    @vf.tool
+    def answer(self, text: str) -> str:
+        """Answer the phone."""
+        return text
+
+
+class TwiceTask(VaultTask):
+    @classmethod
+    def toolsets(cls, config):
+        return [VaultTools(vf.ToolsetConfig()), VaultTools(vf.ToolsetConfig())]
+
+
+class BareTask(VaultTask):
+    @classmethod
+    def toolsets(cls, config):
+        return [BareTools(vf.ToolsetConfig())]
+
+
+def taskset_of(task, data):
+    class OneTask(vf.Taskset[task, vf.TasksetConfig]):
+        def load(self):
+            yield task(data, self.config.task)
+
+    return OneTask
+
+
+SUM, VAULT = SumData(prompt="What is 1 + 1?", answer="2"), VaultData(prompt="Open the vault.", code=3)
+REFUSED = {"run_taskset": (RunTask, SUM), "ask_taskset": (AskTask, SUM), "bare_taskset": (BareTask, VAULT), "twice_taskset": (TwiceTask, VAULT)}
+
+
 def install():
     """Make the tasksets importable as modules of their own, as installed packages are."""
-    for name, taskset in (("sums_taskset", SumTaskset), ("vault_taskset", VaultTaskset), ("box_taskset", BoxTaskset)):
+    refused = [(name, taskset_of(*parts)) for name, parts in REFUSED.items()]
+    for name, taskset in (("sums_taskset", SumTaskset), ("vault_taskset", VaultTaskset), ("box_taskset", BoxTaskset), *refused):
         module = ModuleType(name)
         module.__dict__.update({taskset.__name__: taskset, "__all__": [taskset.__name__]})
         module.__spec__ = __spec__

@@ -245,6 +245,7 @@ def raising(self, **row):
 BROKEN = {
     "factory": (lambda: 1 / 0, "environment_factory raised ZeroDivisionError: division by zero"),
     "reset raises": (hostile(reset=raising), "Hostile.reset raised KeyError: 'seed'"),
+    "reset raises StopIteration": (hostile(reset=lambda self, **row: next(iter(()))), "Hostile.reset raised RuntimeError: StopIteration"),
     "reset exits": (hostile(reset=leave), "Hostile.reset raised SystemExit, which would end the program"),
     "reset exits, async": (hostile(reset=leave_async), "Hostile.reset raised SystemExit"),
     "a task of reset exits": (hostile(reset=leave_in_the_background), "Hostile.reset did not return within 0.2 seconds"),

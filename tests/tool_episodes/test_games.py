@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from openai import AsyncOpenAI
 from scripted_client import ScriptedClient
 
 from art_nb.environments import BrokenEnvironment, environment_tools, rollout_environment
@@ -142,6 +143,16 @@ class TestTextArena:
     def test_a_game_of_one_player(self):
         trajectory = play(lambda: TextArenaEnvironment("TowerOfHanoi-v0", players=1), *("[A C]", "[A B]", "[C B]", "[A C]", "[B A]", "[B C]", "[A C]"))
         assert trajectory.reward == 1 and trajectory.metrics["moves"] == 7
+        assert trajectory.metrics["won"]
+
+    def test_a_part_of_the_way_is_no_victory(self):
+        """In FrozenLake, a player who falls into a hole is paid the part of the way that it has gone."""
+        lost = play(lambda: TextArenaEnvironment("FrozenLake-v0", players=1), "[down]", "[right]", row={"seed": 5})
+        assert 0 < lost.reward < 1 and "hole" in lost.messages()[-1]["content"] and not lost.metrics["won"]
+
+    def test_an_opponent_needs_a_blocking_client(self):
+        with pytest.raises(TypeError, match=r"openai_client\(sync=True\)"):
+            model_player(AsyncOpenAI(api_key="x"), "old")
 
     def test_a_model_can_be_the_opponent(self):
         asked = []

@@ -201,6 +201,14 @@ def test_a_served_environment_answers_as_in_a_rollout():
     assert answer.content[0].text == expected == '{"days": 2, "sky": "clear"}' and not answer.is_error
 
 
+def test_a_column_of_a_served_environments_row_may_be_called_name():
+    class Greeting(Weather):
+        def reset(self, name: str) -> str:
+            return f"Greet {name}."
+
+    assert mcp_server(Greeting(), name="Ada").instructions == "Greet Ada."
+
+
 def test_trl_lists_the_same_tools():
     utils = pytest.importorskip("transformers.utils")
     environment = mcp_environment(weather)

@@ -144,6 +144,29 @@ def test_a_server_that_stops_costs_the_rollout():
         play(environment, "hello")
 
 
+@pytest.mark.parametrize("during_a_step", [True, False])
+def test_a_connection_that_drops_costs_the_rollout(during_a_step):
+    """OpenEnv's client would reconnect for the next step: to a session that nobody has reset."""
+    inner = create_app(Guessing, Guess, Heard, max_concurrent_envs=4)
+
+    async def dropping(scope, receive, send):
+        async def receive_or_drop():
+            message = await receive()
+            if during_a_step and '"number"' in (message.get("text") or ""):
+                await send({"type": "websocket.close", "code": 1011})
+            return message
+
+        async def send_and_drop(message):
+            await send(message)
+            if not during_a_step and "higher" in (message.get("text") or ""):
+                await send({"type": "websocket.close", "code": 1011})
+
+        await inner(scope, *((receive_or_drop, send_and_drop) if scope["type"] == "websocket" else (receive, send)))
+
+    with serving_app(dropping) as url, pytest.raises(BrokenEnvironment, match="the OpenEnv server failed during step"):
+        play(openenv_environment(url), [("step", {"number": 1})], row={"seed": 7}, max_turns=3)
+
+
 @pytest.mark.parametrize("name", OWN)
 def test_openenvs_client_plays_our_environments(name):
     """Its own client gets what the environment's methods return, and in sum the environment's reward."""

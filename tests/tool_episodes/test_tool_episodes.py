@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import re
 from typing import Literal
 
 import pytest
@@ -214,6 +215,21 @@ def test_malformed_calls(name, arguments, kind, message):
     assert (error.value.kind, str(error.value)) == (kind, message)
 
 
+def test_a_schema_may_be_a_union_of_types_or_have_a_pattern_that_only_other_languages_know():
+    letters = {"type": "string", "pattern": "^\\p{L}+$"}
+    properties = {
+        "union": {"type": ["string", "null"]}, "word": letters, "words": {"type": "array", "items": letters},
+        "code": {"type": "string", "pattern": "^[A-Z]+$"}, "named": {"patternProperties": {"^\\p{L}": {}}, "additionalProperties": False},
+    }  # fmt: skip
+    schema = {"type": "function", "function": {"name": "spell", "parameters": {"type": "object", "properties": properties}}}
+    fitting = {"union": None, "word": "été", "words": ["a"], "code": "A", "named": {"a": 1}}
+    assert parse_arguments([schema], "spell", fitting) == fitting
+    for wrong in ({"union": 3}, {"word": 3}, {"words": [3]}, {"code": "a"}):
+        (name,) = wrong
+        with pytest.raises(MalformedCall, match=re.escape(f"{name} must be ")):
+            parse_arguments([schema], "spell", wrong)
+
+
 def test_fitting_arguments_are_returned():
     assert parse_arguments(TYPED, "typed", json.dumps(FITTING)) == parse_arguments(TYPED, "typed", FITTING) == FITTING
     assert parse_arguments(Counting.tools, "stop", "") == parse_arguments(Counting.tools, "stop", None) == {}
@@ -264,6 +280,10 @@ def test_a_transcript_becomes_a_trajectory():
         {"role": "tool", "tool_call_id": "call_2", "content": "Malformed: the arguments are not JSON. The episode is over."},
     ]  # fmt: skip
     assert (trajectory.reward, trajectory.metrics, trajectory.metadata) == (0.0, {"count": 2.0}, {"seed": 1})
+    stopped = Counting(4)
+    stopped.call("stop", None)
+    (call,) = stopped.trajectory().messages()[1]["tool_calls"]
+    assert parse_arguments(Counting.tools, **call["function"]) == json.loads(call["function"]["arguments"]) == {}
     talker = Counting(4)
     talker.call(None, None)
     assert talker.trajectory().messages()[-1] == {"role": "assistant", "content": "I give up."}

@@ -19,6 +19,7 @@ import verifiers.v1 as vf  # noqa: E402
 from verifiers.v1.utils.loaders import taskset_class  # noqa: E402
 from verifiers_tasksets import install  # noqa: E402
 
+from art_nb.environments.adapters.to_verifiers import EnvironmentTask, EnvironmentTaskset, EnvironmentTools  # noqa: E402
 from art_nb.environments.adapters.verifiers import verifiers_environment  # noqa: E402
 
 install()
@@ -48,9 +49,19 @@ def test_a_task_with_tools_and_a_stop():
     assert shut.reward == 0.0 and shut.metrics["turns"] == 2
 
 
-def test_what_needs_more_than_a_conversation_is_refused():
-    with pytest.raises(ValueError, match="BoxTask needs a container: run it with verifiers"):
-        verifiers_environment("box_taskset")
+@pytest.mark.parametrize(
+    ("taskset", "message"),
+    [
+        ("box_taskset", "BoxTask needs a container: run it with verifiers"),
+        ("run_taskset", "`RunTask.solved` needs a verifiers runtime: run it with verifiers"),
+        ("ask_taskset", "`AskTask.asked` takes a request or response: run it with verifiers"),
+        ("bare_taskset", "two tools are called answer"),
+        ("twice_taskset", "two tools are called vault_turn"),
+    ],
+)
+def test_what_cannot_be_played_here_is_refused(taskset, message):
+    with pytest.raises(ValueError, match=message):
+        verifiers_environment(taskset)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -83,6 +94,41 @@ def test_calls_that_the_server_repairs_or_refuses_are_scored_as_they_were_played
     trace = SimpleNamespace(assistant_messages=[SimpleNamespace(tool_calls=[call]) for call in calls])
     assert asyncio.run(task.reward(trace)) == pytest.approx(own.get_reward()) != 0
     assert not asyncio.run(task.over(trace))
+
+
+def test_a_replayed_environment_is_entered_and_left_and_its_reward_awaited():
+    log = []
+
+    class Room:
+        def __enter__(self):
+            log.append("enter")
+
+        def __exit__(self, *error):
+            log.append("exit")
+
+        def reset(self, light):
+            assert log[-1] == "enter"
+            return f"The light is {light}."
+
+        def look(self) -> str:
+            """Look around."""
+            log.append("look")
+            return "a door"
+
+        async def get_reward(self):
+            assert log[-1] == "look"
+            return 0.5
+
+    class RoomTask(EnvironmentTask):
+        tools = type("RoomTools", (EnvironmentTools,), {"environment_factory": Room})
+
+    class Rooms(EnvironmentTaskset, vf.Taskset[RoomTask, vf.TasksetConfig]):
+        rows = ({"light": "on"},)
+
+    (task,) = Rooms(vf.TasksetConfig(id="rooms"))
+    trace = SimpleNamespace(assistant_messages=[SimpleNamespace(tool_calls=[SimpleNamespace(name="look", arguments="{}")])])
+    assert task.data.prompt == "The light is on." and asyncio.run(task.reward(trace)) == 0.5
+    assert log == ["enter", "exit", "enter", "look", "exit"]
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -454,6 +454,8 @@ def test_a_file_of_demonstrations_trains_as_its_lines_by_hand(checkpoint, tmp_pa
         for start, end in ((0, 3), (3, 6)):
             await same.train_sft(order[2 * start : 2 * end], TrainSFTConfig(learning_rate=rates[start:end], batch_size=2))
         await train_sft_from_file(model, str(file), initial_step=9)  # nothing is left
+        with pytest.raises(ValueError, match="batch_size is 0: expected 1 or more"):
+            await train_sft_from_file(model, str(file), batch_size=0)
         assert await model.get_step() == 2
         return model.history()
 

@@ -1,5 +1,7 @@
 """The widgets in Python: the data that they send, their static pictures, and their errors."""
 
+import gzip
+import json
 import subprocess
 import sys
 
@@ -156,6 +158,14 @@ def test_rewards_that_are_not_finite_are_shown_as_missing(records):
         assert view.static_png().startswith(PNG)
     assert "–" in viewer.static_html() and "4 trajectories" in viewer.summary()
     assert "–" in TrajectoryViewer([odd[0]]).summary()
+
+
+def test_a_turns_numbers_that_are_nan_are_missing_and_infinities_limited():
+    numbers = {"reward": "NaN", "logprobs": ["NaN", -0.5, "-Infinity"], "advantages": [0.25, "NaN", "Infinity"]}
+    turn = {"role": "assistant", "content": "abc", "tokens": ["a", "b", "c"], **numbers}
+    viewer = TrajectoryViewer([{"step": 0, "group": 0, "index": 0, "reward": 1.0, "turns": [turn]}])
+    sent = json.loads(gzip.decompress(viewer.bodies))[0]["turns"][0]
+    assert {name: sent[name] for name in numbers} == {"reward": None, "logprobs": [None, -0.5, -1e4], "advantages": [0.25, None, 1e4]}
 
 
 @pytest.mark.parametrize("view", [GroupView, TrajectoryViewer])

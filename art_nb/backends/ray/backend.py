@@ -195,14 +195,14 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         """Run `await rollout(model, *arguments)` in an actor; for environments that need CPUs of their own.
 
         Gather it like any rollout: `art.TrajectoryGroup(backend.rollout(play, model, seed) for _ in range(8))`. The actor
-        passes a model of its own, which can be sampled but not trained and has no `config`. Function, arguments and result
-        must be picklable. If the actor dies, the rollout starts again. Re-raises the rollout's exception.
+        passes a model of its own, which can be sampled but not trained and has this `config`. Function, config, arguments
+        and result must be picklable. If the actor dies, the rollout starts again. Re-raises the rollout's exception.
         """
         actors = self.loaded(model)
         if actors.workers is None:
             actors.workers = RolloutWorkers(actors.spec, actors.pool, actors.adapters, self.workers, self._worker_options)
             await self._ready(actors.workers.actors)
-        return await actors.workers.run(rollout, arguments)
+        return await actors.workers.run(model.config, rollout, arguments)
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> LocalTrainResult:
         """Train one step and save a checkpoint. Learners that die restart from the latest checkpoint. Raises: as `train`."""
@@ -213,9 +213,10 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
             actors.interrupted, actors.joined = True, False
             raise
         set_advantages(request.groups, advantages)
-        if not request.log:
-            return result
-        row = await self.log_step(model, request, result, Path(result.checkpoint_path or ""))
+        row = result.metrics | actors.rollout_metrics()
+        if request.log:
+            row = await self.log_step(model, request, result, Path(result.checkpoint_path or ""))
+        actors.reset_counts()
         return LocalTrainResult(result.step, numbers(row), result.checkpoint_path)
 
     async def _learn(self, actors: ModelActors, request: StepRequest) -> tuple[LocalTrainResult, list | None]:
@@ -260,7 +261,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         return [each for each in replies if isinstance(each, BaseException)]
 
     async def fork(self, model: Model, from_model: str, from_project: str, **options: Any) -> int:
-        """Copy a checkpoint of another model under this backend's `path` to a registered model; return its step."""
+        """Copy a checkpoint of another model under this backend's `path` to a registered model; return that model's step."""
         actors = self.loaded(model)
         actors.names.step = await ask(actors.learners[0], "fork", from_model, from_project, **options)
         actors.adapters.clear()

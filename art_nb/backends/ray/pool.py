@@ -114,6 +114,13 @@ class PooledSampler:
                 await asyncio.sleep(RETRY_PAUSE)
 
 
+def _canonical(value: Any, *without: str) -> Any:
+    """Return messages with sorted keys, at any depth; leave out these keys, and those whose value is None or []."""
+    if isinstance(value, dict):
+        return {k: _canonical(value[k], *without) for k in sorted(value) if k not in without and value[k] not in (None, [])}
+    return [_canonical(each, *without) for each in value] if isinstance(value, list) else value
+
+
 class SamplerPool:
     """The samplers of one model.
 
@@ -155,13 +162,14 @@ class SamplerPool:
         for choice in answer.choices:
             self.tokens_sampled += len(getattr(choice, "token_ids", None) or ())
             message = choice.message.model_dump(include={"role", "content", "tool_calls"}, exclude_none=True)
-            self._owners[digest([*conversation, *normalize([message])])] = sampler
+            self._owners[digest(_canonical([*conversation, *normalize([message])]))] = sampler
         return answer
 
     def _count(self, policy: str, conversation: list[dict], parameters: dict[str, Any]) -> int:
         """Count a request; return `first` plus the number of earlier requests with this policy, messages and tools."""
         shown = {name: parameters.get(name) or None for name in ("tools", "extra_body", "chat_template_kwargs")}
-        counts, prompt = self._occurrences.setdefault(policy, BoundedDict(MAX_PROMPTS)), digest([conversation, shown])
+        prompt = digest([_canonical(conversation, "id", "tool_call_id"), shown])  # templates do not render the ids
+        counts = self._occurrences.setdefault(policy, BoundedDict(MAX_PROMPTS))
         counts[prompt] = occurrence = counts.get(prompt, self._first - 1) + 1
         return occurrence
 
@@ -171,7 +179,7 @@ class SamplerPool:
             restarts = [sampler.restart for sampler in self.samplers if sampler.restart]
             await asyncio.wait(restarts, return_when=asyncio.FIRST_COMPLETED)
         answers = [i for i, message in enumerate(conversation) if message["role"] == "assistant"]
-        owner = self._owners.get(digest(conversation[: answers[-1] + 1])) if answers else None
+        owner = self._owners.get(digest(_canonical(conversation[: answers[-1] + 1]))) if answers else None
         return owner if owner in living else min(living, key=lambda sampler: sampler.open_requests)
 
     @contextmanager

@@ -28,7 +28,7 @@ class RemotePolicyStore(PolicyStore):
         step = self.step_of(name)
         if step in self._adapters:
             self.clear()
-        self._adapters[step] = version, load(adapter)
+        self._adapters[step] = version, {key: tensor.to(self.policy.device) for key, tensor in load(adapter).items()}
         self.step = max(self.step, step or 0)
 
     def drop_oldest(self, needed: Collection[str]) -> None:

@@ -57,19 +57,20 @@ class RolloutActor:
         """Return when the actor has started."""
 
     async def run(
-        self, step: int, adapters: dict[str, Any], rollout: Callable[..., Awaitable[Any]], arguments: tuple
+        self, step: int, adapters: dict[str, Any], config: Any, rollout: Callable[..., Awaitable[Any]], arguments: tuple
     ) -> tuple[Any, int]:
         """Run the rollout; return its result, and the number of tokens that this worker sampled since it last returned one.
 
-        step: the latest. adapters: Ray's reference to that step's adapter, by the policy's name.
+        step: the latest. adapters: Ray's reference to that step's adapter, by the policy's name. config: the model's.
         """
         if not self._registered:
             await self.model.register(SamplingBackend(self.pool))  # type: ignore[arg-type]  # a part of the protocol
             self._registered = True
-        if step != self.pool.names.step:
+        if step > self.pool.names.step:  # that of a rollout repeated after its actor died may be lower
             self.pool.forget(self.pool.names.at())
-        self.pool.names.step = step
+            self.pool.names.step = step
         self.adapters.add(adapters)
+        self.model.config = config
         result = await rollout(self.model, *arguments)
         sampled, self.pool.tokens_sampled = self.pool.tokens_sampled, 0
         return result, sampled
@@ -87,14 +88,14 @@ class RolloutWorkers:
         self._pool, self._adapters = pool, adapters
         self._running = [0] * count
 
-    async def run(self, rollout: Callable[..., Awaitable[Any]], arguments: tuple) -> Any:
+    async def run(self, config: Any, rollout: Callable[..., Awaitable[Any]], arguments: tuple) -> Any:
         """Run a rollout. Re-raises its exception; RayActorError when Ray cannot restart its worker."""
         names, number = self._pool.names, self._running.index(min(self._running))
         self._running[number] += 1
         try:
             with self._pool.counted():
                 adapters = self._adapters({names.at()})
-                run = ask(self.actors[number], "run", names.step, adapters, rollout, arguments, repeat=True)
+                run = ask(self.actors[number], "run", names.step, adapters, config, rollout, arguments, repeat=True)
                 result, sampled = await run
         finally:
             self._running[number] -= 1

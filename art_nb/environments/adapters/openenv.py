@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from typing import Any
 
 import httpx
@@ -81,6 +83,7 @@ class OpenEnvEnvironment(AbstractContextManager):
         self._reward, self._steps, self._done, self._truncated = 0.0, 0, False, False
         client, options, _ = self._setup
         self._client = self._stack.enter_context(client(**options).sync())
+        self._client.async_client._ensure_connected = partial(asyncio.sleep, 0)  # no reconnection: that session is not reset
         given = {name: value for name, value in row.items() if name != "prompt" and value is not None}
         return self._seen(self._client.reset(**given))
 
@@ -92,7 +95,7 @@ class OpenEnvEnvironment(AbstractContextManager):
         self._steps += 1
         try:
             return self._seen(self._client.step(action))
-        except (ConnectionError, TimeoutError, OSError) as error:
+        except (OSError, import_extra("websockets", "openenv").ConnectionClosed) as error:
             raise BrokenEnvironment(f"the OpenEnv server failed during {name}: {error}") from error
 
     def _seen(self, result: Any) -> str:

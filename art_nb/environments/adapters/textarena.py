@@ -8,12 +8,14 @@ from collections.abc import Callable
 from threading import RLock
 from typing import Any
 
+from openai import AsyncOpenAI
+
 from art_nb.environments.adapters.base import import_extra
 from art_nb.environments.isolation import BrokenEnvironment
 from art_nb.types import Messages
 
 Player = Callable[[Messages], str]
-"""Returns a move for a conversation: what the player has observed (user) and answered (assistant)."""
+"""Returns a move for a conversation: the player's observations as user messages, its moves as assistant messages."""
 
 _LISTED = re.compile(r"(?:available|valid) (?:moves|actions)[^:\n]*:(.*)$", re.IGNORECASE | re.MULTILINE)
 _GLOBAL_RANDOM = RLock()
@@ -39,10 +41,12 @@ def random_player(seed: int = 0) -> Player:
 def model_player(client: Any, model: str, **request: Any) -> Player:
     """Return a player whose moves are a model's answers: of a fixed policy or, for self-play, of the policy in training.
 
-    client: `model.openai_client(sync=True)` or another `openai.OpenAI`. Its calls block, so the rollout needs a `timeout`:
-    with one, the game runs in its own thread. model, request: arguments of each request.
+    client: `model.openai_client(sync=True)` or another `openai.OpenAI`, not `AsyncOpenAI`. Its calls block, so the rollout
+    needs a `timeout`: with one, the game runs in its own thread. model, request: arguments of each request.
     """
     blocking = client.blocking() if hasattr(client, "blocking") else client
+    if isinstance(blocking, AsyncOpenAI):
+        raise TypeError("the opponent's client is an AsyncOpenAI: expected a blocking one. Give openai_client(sync=True).")
 
     def play(messages: Messages) -> str:
         answer = blocking.chat.completions.create(model=model, messages=messages, **request)
@@ -138,4 +142,5 @@ class TextArenaEnvironment:
     @property
     def metrics(self) -> dict[str, float]:
         broke = bool(self._result and self._result[1].get(self._me, {}).get("invalid_move"))
-        return {"moves": self._turns, "won": float(self.get_reward() > 0), "invalid_move": float(broke)}
+        won = self.get_reward() > 0 if self._players == 2 else self.get_reward() >= 1  # alone: less for a part of the way
+        return {"moves": self._turns, "won": float(won), "invalid_move": float(broke)}

@@ -13,19 +13,20 @@
         EmailTools.run()
 
 They are module-level classes because verifiers starts the tools in a separate process, with `python -m MODULE`.
-Importing this module requires the package.
+Importing this module requires the package. The environment's `reset` must not be async.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, ClassVar
 
 import verifiers.v1 as vf  # type: ignore[import-not-found]
 from mcp.server.mcpserver import MCPServer
 
+from art_nb.environments.adapters.base import call_and_await
 from art_nb.environments.contract import environment_tools
 
 
@@ -43,6 +44,8 @@ class EnvironmentTools(vf.Toolset[vf.ToolsetConfig]):
 
     async def setup_task(self, task: EnvironmentData) -> None:
         self.environment = type(self).environment_factory()
+        if hasattr(self.environment, "__enter__"):
+            self._exit_stack.enter_context(self.environment)
         self.environment.reset(**task.row)
 
     def register(self, mcp: Any) -> None:
@@ -65,28 +68,30 @@ class EnvironmentTask(vf.Task[EnvironmentData]):
     def toolsets(cls, config: Any) -> list[Any]:
         return [cls.tools(vf.ToolsetConfig())]
 
-    async def replayed(self, trace: Any) -> Any:
-        """Replay the calls of a trace through the same MCP tools; return the environment."""
+    async def replayed(self, trace: Any, read: Callable[[Any], Any]) -> Any:
+        """Replay the calls of a trace through the same MCP tools; return `read(environment)`, awaited if it is async."""
         tools, server = self.tools(vf.ToolsetConfig()), MCPServer(self.tools.__name__)
-        await tools.setup_task(self.data)
-        tools.register(server)
-        for message in trace.assistant_messages:
-            for call in message.tool_calls or []:
-                with suppress(Exception):  # the model read the error when it made the call
-                    await server.call_tool(call.name, json.loads(call.arguments))
-        return tools.environment
+        async with tools._exit_stack:
+            await tools.setup_task(self.data)
+            tools.register(server)
+            for message in trace.assistant_messages:
+                for call in message.tool_calls or []:
+                    with suppress(Exception):  # the model read the error when it made the call
+                        await server.call_tool(call.name, json.loads(call.arguments))
+            return await call_and_await(read, tools.environment)
 
     @vf.stop
     async def over(self, trace: vf.Trace) -> bool:
-        return bool(getattr(await self.replayed(trace), "over", False))
+        return bool(await self.replayed(trace, lambda environment: getattr(environment, "over", False)))
 
     @vf.reward
     async def reward(self, trace: vf.Trace) -> float:
-        return float((await self.replayed(trace)).get_reward())
+        return float(await self.replayed(trace, lambda environment: environment.get_reward()))
 
     @vf.metric
     async def metrics(self, trace: vf.Trace) -> dict[str, float]:
-        return {name: float(value) for name, value in getattr(await self.replayed(trace), "metrics", {}).items()}
+        found = await self.replayed(trace, lambda environment: getattr(environment, "metrics", {}))
+        return {name: float(value) for name, value in found.items()}
 
 
 class EnvironmentTaskset:
@@ -97,6 +102,7 @@ class EnvironmentTaskset:
     def load(self) -> Iterator[Any]:
         task = self.task_type()  # type: ignore[attr-defined]
         environment = task.tools.environment_factory()
-        for row in self.rows:
-            data = EnvironmentData(prompt=environment.reset(**row), row=row)
-            yield task(data, self.config.task)  # type: ignore[attr-defined]
+        with environment if hasattr(environment, "__enter__") else nullcontext():
+            for row in self.rows:
+                data = EnvironmentData(prompt=environment.reset(**row), row=row)
+                yield task(data, self.config.task)  # type: ignore[attr-defined]

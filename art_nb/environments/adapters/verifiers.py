@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -18,9 +19,9 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     A task ends with an answer without a call, a call of `answer`, or a `@vf.stop` function that returns true. taskset: name
     of its module, as for verifiers' own commands. config: fields of its config.
 
-    Not supported: `@vf.stop` functions of a request or response (all are called with the trace); rewards, metrics and judges
-    that need a runtime (verifiers skips them). Raises: ImportError without the package; ValueError for tasks that need a
-    container or have runtime hooks, tools that share state with the task, and unsupported tool names or schemas.
+    Raises: ImportError without the package; ValueError for tasks that need a container, hooks, rewards, metrics or judges of
+    the first task that need a runtime, its `@vf.stop` functions of a request or response, tools that share state with the
+    task, two tools of the same name, and unsupported tool names or schemas.
     """
     vf, loaders = import_extra("verifiers.v1", "verifiers"), import_extra("verifiers.v1.utils.loaders", "verifiers")
     kind = loaders.taskset_class(taskset)
@@ -32,6 +33,13 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
             raise ValueError(f"{task_type.__name__} has `{hook}`, which needs a verifiers runtime: run it with verifiers")
     if task_type.NEEDS_CONTAINER:
         raise ValueError(f"{task_type.__name__} needs a container: run it with verifiers")
+    for task in loaded.take(1):
+        for scored in (*task.hooks("metric"), *task.hooks("reward"), *(judge.score for judge in task.plugged_judges())):
+            if getattr(inspect.signature(scored).parameters.get("runtime"), "default", None) is inspect.Parameter.empty:
+                raise ValueError(f"`{scored.__qualname__}` needs a verifiers runtime: run it with verifiers")
+        for stop in task.hooks("stop"):
+            if import_extra("verifiers.v1.session", "verifiers").hook_boundary(stop, allow_trace=True) is not vf.Trace:
+                raise ValueError(f"`{stop.__qualname__}` takes a request or response: run it with verifiers")
 
     def toolsets() -> list[Any]:
         return [*kind.toolsets(configured), *task_type.toolsets(configured.task)]
@@ -42,6 +50,9 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     with ExitStack() as stack:
         named = [(prefix + name, tool) for prefix, connect in made for name, tool in connect(stack)[2].items()]
     tools = [{"type": "function", "function": tool["function"] | {"name": name}} for name, tool in named]
+    names = ["answer", *(name for name, _ in named)]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"two tools are called {twice[0]} (`answer` is added here): set another TOOL_PREFIX in {taskset}")
     environment = with_tools(VerifiersEnvironment, "VerifiersEnvironment", tools)
     environment._setup = (vf, loaded, toolsets)  # type: ignore[attr-defined]
     return environment

@@ -24,7 +24,7 @@ __all__ = [
     "course_sandbox", "first_message", "problems", "special_cases",
 ]  # fmt: skip
 
-if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`
+if find_spec("verifiers"):  # its loader finds the taskset in `__all__`
     __all__ += ["CodeRepairTaskset"]
 
 

@@ -1,7 +1,7 @@
 """The code repair task: its tools, its reward and its environment for TRL.
 
 The tools answer every call with text, even a call that fails. The code under repair is text: it is edited here and run in a
-sandbox. The examples and hidden tests are not part of it, so no edit reaches them.
+sandbox. The examples and hidden tests are not part of the code, so no edit can change them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
-from art_nb.environments import RefusedCall, ToolEnvironment, ToolEpisode, quoted, tool
+from art_nb.environments import RefusedCall, ToolEnvironment, ToolEpisode, clean, quoted, tool
 from art_nb.trajectories import Trajectory
 from code_repair.problems import Check, Problem, load_problems
 from code_repair.sandbox import MontySandbox, Sandbox
@@ -32,7 +32,7 @@ def course_sandbox() -> Sandbox:
 
 
 def first_message(problem: Problem) -> str:
-    """Return the agent's task: the numbered lines of the code (an outline if there are several files) and the examples."""
+    """Return the agent's prompt: the task if given, the numbered code (an outline if it has several files), the examples."""
     if len(problem.files) == 1:
         shown = "\n".join(_numbered(next(iter(problem.files.values())).splitlines(), 1))
     else:
@@ -43,14 +43,14 @@ def first_message(problem: Problem) -> str:
 
 
 class Repair(ToolEpisode):
-    """The state and reward of one repair, whatever its editing tools are.
+    """The state and reward of one repair, independent of its editing tools.
 
     paid_by: "hidden" rewards passing the hidden tests; "visible" rewards passing the examples that the agent sees, to show
     what an agent learns from that.
 
     Attributes: those of `ToolEpisode`, whose `ended_by` may also be "submitted"; files (name to current text), edits (edits
-    made), runs (how often the examples were run), found (number of the first edit that changed a line with the bug; 0 while
-    none did), seen (whether all examples passed in the last run; None if the code has changed since, or was never run).
+    made, also those undone), runs (runs of the examples), found (number of the first edit that changed a line with the bug;
+    0 while none did), seen (whether all examples passed when a tool last ran them; None before, and after another edit).
     """
 
     over_message = OVER
@@ -137,7 +137,7 @@ class Repair(ToolEpisode):
         }
 
     def reward(self) -> float:
-        """Return the sum of `reward_parts`; an unfinished repair counts as one that changed nothing."""
+        """Return the sum of `reward_parts`; the tests of an unfinished repair run on the given code."""
         return sum(self.reward_parts().values())
 
     def progress(self) -> float:
@@ -285,7 +285,7 @@ class CodeRepair(Repair):
     def _edit(self, file: str, lines: list[str], first: int, last: int, code: str) -> str:
         if len(code) > MAX_CODE_LENGTH:
             raise RefusedCall(f"code may have {MAX_CODE_LENGTH:,} characters, not {len(code):,}")
-        new = code.rstrip("\n").splitlines() if code.strip() else []
+        new = clean(code).rstrip("\n").splitlines() if code.strip() else []
         text = "\n".join([*lines[: first - 1], *new, *lines[last:]]) + "\n"
         if text == self.files[file]:
             raise RefusedCall("that changes nothing")
@@ -336,10 +336,12 @@ class CodeRepairEnvironment(ToolEnvironment, episode=CodeRepair):
     episode: CodeRepair
 
     def __init__(self, problems: Iterable[Problem] | None = None, **options: Any):
-        """options: of `CodeRepair`."""
-        self._problems = {problem.id: problem for problem in (problems or load_problems())}
+        """problems: by default all. options: of `CodeRepair`. Raises: ValueError if there are none."""
+        self._problems = {problem.id: problem for problem in (load_problems() if problems is None else problems)}
+        if not self._problems:
+            raise ValueError("problems is empty: expected at least one; leave it out for all problems")
         self._options = options
-        self.reset(next(iter(self._problems)))
+        self.reset()
 
     def reset(self, problem: str = "", **row: Any) -> str:
         """Start the repair of this problem, by default the first. Returns its first message.

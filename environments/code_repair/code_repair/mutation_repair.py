@@ -35,7 +35,7 @@ def mutation_sandbox() -> Sandbox:
 def mutation_message(problem: Problem, sandbox: Sandbox | None = None) -> str:
     """Return the agent's task: the code, each line with its numbered kinds of mutation, and the first example that fails.
 
-    The docstring is left out: the small models that this task is for do not read English.
+    A docstring of one line is left out: the small models that this task is for do not read English.
     """
     text = _source(problem)
     verdict = cached_verdict(sandbox or mutation_sandbox(), text, problem.visible)
@@ -155,11 +155,13 @@ class MutationRepairEnvironment(ToolEnvironment, episode=MutationRepair):
     episode: MutationRepair
 
     def __init__(self, problems: Iterable[Problem] | None = None, **options: Any):
-        """problems: by default all that have a single file. options: of `MutationRepair`."""
-        chosen = problems or (problem for problem in load_problems() if len(problem.files) == 1)
+        """problems: by default all with one file. options: of `MutationRepair`. Raises: ValueError if there are none."""
+        chosen = [problem for problem in load_problems() if len(problem.files) == 1] if problems is None else problems
         self._problems = {problem.id: problem for problem in chosen}
+        if not self._problems:
+            raise ValueError("problems is empty: expected at least one; leave it out for all problems")
         self._options = options
-        self.reset(next(iter(self._problems)))
+        self.reset()
 
     def reset(self, problem: str = "", **row: Any) -> str:
         """Start the repair of this problem, by default the first. Returns its first message.
@@ -188,7 +190,7 @@ def random_mutation_player(
 ) -> Callable[[MutationRepair], None]:
     """Return a player that tries mutations in random order, none twice, until all examples pass or `tries` are used up.
 
-    tries: at most `max_turns`, after which a model's code counts as submitted, too. kinds: to try first, in this order.
+    tries: capped at the repair's `max_turns`, as for a model. kinds: to try first, in this order.
     """
 
     def player(repair: MutationRepair) -> None:

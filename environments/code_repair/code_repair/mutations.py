@@ -1,12 +1,13 @@
 """Mutations of source code: single small changes. They create the bugs of the problems and, as a baseline, repair them.
 
 Kinds: operator (+ for -, and for or), bound (< for <=, a number off by one), variable (another of the function's names),
-case (an if and its block removed), arguments (two swapped), default (another initial value).
+case (an if and its block removed), arguments (two swapped), default (another initial or Boolean value, 0 for None).
 Source: DeMillo, Lipton, Sayward, Hints on Test Data Selection (1978), mutation testing.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ OPERATORS = {
     "+": "-", "-": "+", "*": "+", "//": "*", "%": "//", "+=": "-=", "-=": "+=", "*=": "+=",
     "==": "!=", "!=": "==", "and": "or", "or": "and", "not in": "in", "in": "not in",
 }  # fmt: skip
+_INTEGER = re.compile(r"0x[\da-f_]+|0o[0-7_]+|0b[01_]+|0+|[1-9][\d_]*", re.IGNORECASE)  # not 3j, nor Python 2's 007
 BOUNDS = {"<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<=")}
 
 
@@ -76,7 +78,7 @@ def _of_node(node: Node, names: list[str]) -> Iterator[tuple[str, int, int, str]
             yield "bound", *at, bound
     elif node.type == "not_operator":
         yield "operator", *at, node_text(node.child_by_field_name("argument"))
-    elif node.type == "integer":
+    elif node.type == "integer" and _INTEGER.fullmatch(text):
         kind = "default" if parent in ("default_parameter", "assignment") else "bound"
         for value in (int(text, 0) + 1, int(text, 0) - 1):
             if value >= 0:

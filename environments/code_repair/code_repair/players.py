@@ -1,4 +1,4 @@
-"""Players that repair code without a model: they try mutations, special-case the examples, or know the bug."""
+"""Players that repair code without a model: by trying mutations, special-casing the examples, or undoing the known bug."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from art_nb.environments import play
 from code_repair.environment import CodeRepair
 from code_repair.mutations import Mutation, mutations
 from code_repair.problems import Check
-from code_repair.source import common_ends, definitions, node_text, parse, walk
+from code_repair.source import common_ends, last_line, node_text, parse, walk
 
 __all__ = [
     "Player", "candidates", "guessing_player", "knowing_player", "mutation_player", "play", "special_case_player",
@@ -77,23 +77,28 @@ def special_case_player(repair: CodeRepair) -> None:
 
 def special_cased(text: str, entry: str, tests: list[Check]) -> str:
     """Return the source with, at the start of the function, an `if` for each test that returns the test's expected value."""
-    place = next(found for found in definitions(text) if found.name == entry)
-    lines = text.splitlines()
-    header = lines[place.first - 1]
-    names = [part.split("=")[0].strip() for part in header[header.index("(") + 1 : header.rindex(")")].split(",")]
-    docstring = 1 if lines[place.first].lstrip().startswith('"""') else 0
+    functions = (node for node in walk(parse(text)) if node.type == "function_definition")
+    function = next(node for node in functions if node_text(node.child_by_field_name("name")) == entry)
+    parameters = function.child_by_field_name("parameters").named_children
+    names = [name for each in parameters for name in [node_text(n) for n in walk(each) if n.type == "identifier"][:1]]
+    first = function.child_by_field_name("body").named_children[0]
+    start = last_line(first) if node_text(first).startswith(('"""', "'''")) else first.start_point[0]
     cases = []
     for test in tests:
-        values = _arguments(test.call)
-        condition = " and ".join(f"{name} == {value}" for name, value in zip(names, values, strict=False))
+        condition = " and ".join(f"{name} == {value}" for name, value in _arguments(test.call, names)) or "True"
         cases += [f"    if {condition}:", f"        return {test.gives}"]
-    return "\n".join([*lines[: place.first + docstring], *cases, *lines[place.first + docstring :]]) + "\n"
+    lines = text.splitlines()
+    return "\n".join([*lines[:start], *cases, *lines[start:]]) + "\n"
 
 
-def _arguments(call: str) -> list[str]:
-    """Return the source text of each argument of a call."""
-    found = next(node for node in walk(parse(call)) if node.type == "argument_list")
-    return [node_text(node) for node in found.named_children]
+def _arguments(call: str, names: list[str]) -> list[tuple[str, str]]:
+    """Return (parameter, source text) of each argument of a call. names: of the parameters."""
+    found = next(node for node in walk(parse(call)) if node.type == "argument_list").named_children
+    keywords = [node.child_by_field_name("name") if node.type == "keyword_argument" else None for node in found]
+    return [
+        (node_text(keyword), node_text(node.child_by_field_name("value"))) if keyword else (name, node_text(node))
+        for name, keyword, node in zip(names, keywords, found, strict=False)
+    ]
 
 
 def knowing_player(repair: CodeRepair) -> None:

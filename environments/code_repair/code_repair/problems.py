@@ -102,7 +102,7 @@ def _problems_of(row: dict[str, Any]) -> list[Problem]:
 
 
 def problems(split: str, n: int | None = None, size: str = "function") -> list[Problem]:
-    """Return the first n (or all) problems of a split: train, val or test. Consecutive ones are of different functions.
+    """Return the first n (or all) problems of a split, train, val or test: every function's first bug, then the second ones.
 
     size: "function", or "module" for three files where the bug is not in the file whose function fails.
 
@@ -155,7 +155,8 @@ def _same(ours: Any, theirs: Any) -> bool:
 def joined(files: dict[str, str]) -> str:
     """Join files into one source for a sandbox without files: each before those that import from it, without the imports.
 
-    All files share one namespace. In an import cycle, the file that is reached first comes last.
+    All files share one namespace. In an import cycle, the file that is reached first comes last. Only imports of the form
+    `from module import name`, unindented and on one line, are recognised.
     """
     if len(files) == 1:
         return next(iter(files.values()))

@@ -13,6 +13,7 @@ import ast
 import doctest
 import gzip
 import json
+import re
 import shlex
 import warnings
 from collections.abc import Iterator
@@ -36,10 +37,12 @@ def load_human_eval(folder: str | Path) -> list[Problem]:
     found, unconverted = [], _Unconverted("HumanEval")
     for row in _rows(folder, "HumanEval", ("task_id", "prompt", "canonical_solution", "test", "entry_point")):
         entry = row["entry_point"]
-        (test,) = [node for node in ast.parse(row["test"]).body if getattr(node, "name", None) == "check"]
+        module = ast.parse(row["test"])
+        (test,) = [node for node in module.body if getattr(node, "name", None) == "check"]
         assert isinstance(test, ast.FunctionDef)
         statements = [_Renamed(test.args.args[0].arg, entry).visit(node) for node in test.body]
         checks = [as_check(node) for node in statements if not isinstance(node, ast.Expr | ast.Pass)]
+        checks = [check if check and not _uses(check.call, module) else None for check in checks]
         whole = Check(f"{row['test']}\ncheck({entry})")
         if (hidden := unconverted.checked(row["task_id"], checks, [whole])) is not None:
             files = {"solution.py": row["prompt"].rstrip() + "\n    pass\n"}
@@ -72,7 +75,7 @@ def load_mbpp(folder: str | Path) -> list[Problem]:
             continue
         visible = tuple(check or plain for check, plain in converted[0])
         defined = [found.name for found in definitions(row["code"])]
-        entry = next((name for name in defined if f"{name}(" in row["test_list"][0]), "")
+        entry = next((name for name in defined if re.search(rf"\b{name}\(", row["test_list"][0])), "")
         before = row.get("test_setup_code") or "\n".join(row.get("test_imports") or [])
         files = {"solution.py": before + "\n" if before else "\n"}
         found.append(Problem(f"MBPP/{row['task_id']}", "test", "function", "MBPP", entry, files, visible, hidden, task=task))
@@ -83,7 +86,8 @@ def load_mbpp(folder: str | Path) -> list[Problem]:
 def as_check(statement: ast.stmt) -> Check | None:
     """Convert an assertion to a check of a `repr`; return None unless it has one of these forms:
 
-    `assert call == literal` (or `is`; also with the sides swapped), `assert call`, `assert not call`,
+    `assert call == literal` (or `is`, which also compares the types; also with the sides swapped), `assert call` and
+    `assert not call`, which require a value equal to True or False,
     `assert abs(call - number) < tolerance` (or `<=`), `assert math.isclose(call, number, rel_tol=..., abs_tol=...)`.
     """
     test = statement.test if isinstance(statement, ast.Assert) else None
@@ -95,8 +99,9 @@ def as_check(statement: ast.stmt) -> Check | None:
         return None
     left, operator, right = test.left, test.ops[0], test.comparators[0]
     if isinstance(operator, ast.Eq | ast.Is):
+        exact = 0.0 if isinstance(operator, ast.Eq) else None
         call, value = (left, right) if _literal(right) is not None else (right, left)
-        return None if (given := _literal(value)) is None else Check(ast.unparse(call), given, 0.0)
+        return None if (given := _literal(value)) is None else Check(ast.unparse(call), given, exact)
     if isinstance(operator, ast.Lt | ast.LtE) and isinstance(left, ast.Call) and ast.unparse(left.func) == "abs":
         difference, tolerance = left.args[0], _literal(right)
         if isinstance(difference, ast.BinOp) and isinstance(difference.op, ast.Sub) and tolerance:
@@ -121,6 +126,19 @@ def _literal(node: ast.expr) -> str | None:
         return None
 
 
+def _uses(call: str, module: ast.Module) -> bool:
+    """Return whether a call uses a name that a module assigns, imports or defines."""
+    names = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
+    return bool((names - _defined(ast.parse(call))) & _defined(module))
+
+
+def _defined(module: ast.Module) -> set[str]:
+    nodes = list(ast.walk(module))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    named = [node for node in nodes if isinstance(node, ast.alias | ast.FunctionDef)]
+    return stored | {(getattr(node, "asname", None) or node.name).split(".")[0] for node in named}
+
+
 class _Renamed(ast.NodeTransformer):
     """Renames a variable."""
 
@@ -142,7 +160,7 @@ class _Unconverted:
     def checked(self, task: Any, checks: list[Check | None], otherwise: list[Check]) -> tuple[Check, ...] | None:
         """Return the converted checks, followed by `otherwise` if some were not converted; None if none was."""
         converted = [check for check in checks if check]
-        if len(converted) < len(checks):
+        if len(converted) < len(checks) or not converted:
             (self.partly if converted else self.left_out).append(str(task))
         elif converted:
             otherwise = []
@@ -237,7 +255,7 @@ def _rows(folder: str | Path, name: str, needed: tuple[str, ...]) -> Iterator[di
 def _doctests(prompt: str) -> tuple[Check, ...]:
     """Return the prompt's doctest examples whose expected output is a literal."""
     found = []
-    for example in doctest.DocTestParser().get_examples(prompt.replace('"""', "\n")):
+    for example in doctest.DocTestParser().get_examples(prompt.replace('"""', "\n").replace("'''", "\n")):
         try:
             ast.literal_eval(example.want.strip())
         except (ValueError, SyntaxError):

@@ -25,10 +25,11 @@ class RepairView:
 
     def __init__(self, repair: Repair, most: int = 6):
         self.lines = [line for file in repair.files for line in _difference(file, repair)]
+        problem = repair.problem
         self.tests = [
             row
-            for kind, verdict in (("example", repair.visible()), ("hidden", repair.hidden()))
-            for row in _rows(kind, verdict)[:most]
+            for kind, tests in (("example", problem.visible), ("hidden", problem.hidden))
+            for row in _rows(kind, repair.verdict(repair.files, tests))[:most]
         ]
 
     def _repr_html_(self) -> str:

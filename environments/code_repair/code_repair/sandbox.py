@@ -11,8 +11,8 @@ that is read-only except for a temporary /tmp. It is used only on request. Not g
 of the shared kernel and, if root starts bubblewrap, the limit on the number of processes. A run takes a few hundred
 milliseconds.
 
-Neither can make code honest: it may stop early or return anything. The expected values therefore stay outside of the
-sandbox, and its answers are text that is compared and never evaluated.
+Neither makes code honest: code may stop early or return anything. The expected values therefore stay outside the sandbox,
+and its answers are text that is compared and never evaluated.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class MontySandbox:
         answers: list[Answer] = []
         try:
             with self._workers().checkout(limits=limits, os_policy=_FROZEN) as session:
-                started = time.monotonic()  # not before: the start of a worker is not the code's time
+                started = time.monotonic()  # after the checkout: the start of a worker does not count
                 failed = self._feed(session, source).error
                 for snippet in snippets:
                     if failed is None and time.monotonic() - started > self.limits.seconds:
@@ -290,11 +290,11 @@ os._exit(0)
 
 
 def _answer_of(line: bytes) -> Answer | None:
-    """Parse a line of the container's output. It is untrusted: the code could have written it."""
+    """Parse a line of the container's output. It is untrusted: the code could have written it. Surrogates become "?"."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
         return None
     if not isinstance(fields, list) or len(fields) != 2 or not all(isinstance(part, str | None) for part in fields):
         return None
-    return Answer(*fields)
+    return Answer(*(part and part.encode("utf-8", "replace").decode() for part in fields))

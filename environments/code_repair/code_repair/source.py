@@ -121,7 +121,10 @@ def references(text: str, name: str, grammar: Grammar = PYTHON) -> list[int]:
 
 
 def syntax_error(text: str, grammar: Grammar = PYTHON) -> str | None:
-    """Return why the text is not valid source code, or None. Names must be ASCII: other letters may look like ASCII."""
+    """Return the first error that the parser finds, or None. It accepts some invalid code, such as a `return` at top level.
+
+    Names must be ASCII: other letters may look like ASCII.
+    """
     root = parse(text, grammar)
     for node in walk(root):
         if node.is_missing:

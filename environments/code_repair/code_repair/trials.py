@@ -66,11 +66,11 @@ def judge(sandbox: Sandbox, files: dict[str, str], tests: Sequence[Check]) -> Ve
 
 
 def special_cases(problem: Problem, files: dict[str, str]) -> list[str]:
-    """Return the pieces of code that special-case an example, unless the given code contains them, too.
+    """Return the pieces of code that special-case an example and are not in the given code.
 
-    They are found in the syntax tree: `==`, `in`, `is`, a `case` or a dictionary key with a literal of an example's call,
-    together with an example's expected value that is returned or looked up. It does not find conditions on what
-    examples share (`text.startswith("dd")`) or on 0, 1, 2 and empty values, nor computed answers: hidden tests do.
+    A piece is a conditional with `==`, `in`, `is` or `case` on a literal of an example's call, or a dictionary that contains
+    one. It also contains an example's expected value and, if it is a statement, a `return`. Conditions on common properties
+    of the examples (`text.startswith("dd")`), on 0, 1, 2 and empty values, and computed answers are not found.
     """
     inputs = {value for test in problem.visible for value in _literals(test.call)} - _PLAIN
     given = {
@@ -102,7 +102,7 @@ def _compares(node: Node, inputs: set[str]) -> bool:
     return any(_bare(node_text(part)) in inputs for condition in conditions for part in condition.named_children)
 
 
-# Values that correct code compares with, too: bounds of loops and recursions.
+# Correct code also compares with these values: bounds of loops and recursions.
 _PLAIN = frozenset({"0", "1", "2", "-1", "''", "[]", "{}", "()", "None", "True", "False"})
 
 

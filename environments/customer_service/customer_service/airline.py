@@ -1,6 +1,6 @@
 """The tools of an airline: look at customers and flights, book, change and cancel, baggage, certificates.
 
-They enforce what tau-bench's tools enforce and no more: whether a ticket may be changed or refunded is the agent's decision.
+They enforce the same rules as tau-bench's tools: the agent decides whether a ticket may be changed or refunded.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from customer_service.airline import NOW
 from customer_service.policy import bags_to_pay, compensation, may_cancel
 from customer_service.rule_agent import ConversationEnded, RuleAgent
@@ -16,20 +14,20 @@ class AirlineAgent(RuleAgent):
 
     def serve(self) -> None:
         self.user_id = self.ask_until_found(r"\b[a-z]+_[a-z]+_\d+\b", "What is your user id?")
-        self.user = self.call("get_user_details", user_id=self.user_id)
+        self.user = self.look_up("get_user_details", user_id=self.user_id)
         wish = self.wish()
         if "fly from" in wish:
-            self._book(wish)
+            self._book()
         reservation_id = self.ask_until_found(r"\b[A-G]\d{5}\b", "What is the reservation?")
-        reservation = self.call("get_reservation_details", reservation_id=reservation_id)
+        reservation = self.look_up("get_reservation_details", reservation_id=reservation_id)
         if "cancel reservation" in wish:
             self._cancel(reservation)
         elif "move reservation" in wish:
-            self._move(reservation, wish)
+            self._move(reservation)
         elif "add" in wish:
-            self._add_bags(reservation, wish)
+            self._add_bags(reservation)
         elif "must be" in wish:
-            self._correct_name(reservation, wish)
+            self._correct_name(reservation)
         elif "compensation" in wish:
             self._compensate(reservation)
         raise ConversationEnded
@@ -44,8 +42,8 @@ class AirlineAgent(RuleAgent):
             self.decline("this journey cannot be cancelled")
         self.write(f"I will cancel reservation {key}.", "cancel_reservation", reservation_id=key)
 
-    def _move(self, reservation: dict, wish: str) -> None:
-        key, day = reservation["reservation_id"], re.findall(r"\d{4}-\d\d-\d\d", wish)[-1]
+    def _move(self, reservation: dict) -> None:
+        key, day = reservation["reservation_id"], self.ask_until_found(r"\d{4}-\d\d-\d\d", "To which day?")
         if reservation["cabin"] == "basic_economy" and self.chooses_correctly():
             self.decline("basic economy cannot be changed")
         ends = {end: reservation[end] for end in ("origin", "destination")}
@@ -59,8 +57,8 @@ class AirlineAgent(RuleAgent):
             reservation_id=key, cabin=reservation["cabin"], flights=legs, payment_id=method["id"],
         )  # fmt: skip
 
-    def _add_bags(self, reservation: dict, wish: str) -> None:
-        key, more = reservation["reservation_id"], int(re.findall(r"add (\d)", wish)[-1])
+    def _add_bags(self, reservation: dict) -> None:
+        key, more = reservation["reservation_id"], int(self.ask_until_found(r"add (\d)", "How many? Such as: add 2."))
         total = reservation["total_baggages"] + more
         to_pay = bags_to_pay(self.user, reservation["cabin"], len(reservation["passengers"]), total)
         paid_bags = self.choose(max(to_pay, reservation["nonfree_baggages"]), [0, total])
@@ -71,9 +69,10 @@ class AirlineAgent(RuleAgent):
             payment_id=method["id"],
         )  # fmt: skip
 
-    def _correct_name(self, reservation: dict, wish: str) -> None:
+    def _correct_name(self, reservation: dict) -> None:
         key, passengers = reservation["reservation_id"], [dict(person) for person in reservation["passengers"]]
-        names = re.findall(r"the name (\w+) (\w+) must be (\w+) (\w+)", wish)[-1]
+        pattern = r"the name (\w+) (\w+) must be (\w+) (\w+)"
+        names = self.ask_until_found(pattern, "Which name? For example, the name Ann Lee must be Ann Ray.")
         for person in passengers:
             if (person["first_name"], person["last_name"]) == names[:2]:
                 person |= {"first_name": names[2], "last_name": names[3]}
@@ -82,8 +81,10 @@ class AirlineAgent(RuleAgent):
             passengers=passengers,
         )  # fmt: skip
 
-    def _book(self, wish: str) -> None:
-        origin, destination, day, cabin_name = re.findall(r"from (\w+) to (\w+) on (\S+) in ([\w ]+),", wish)[-1]
+    def _book(self) -> None:
+        pattern = r"from (\w+) to (\w+) on (\S+) in (basic economy|economy|business),"
+        question = "Which flight? For example, from SFO to JFK on 2024-05-20 in economy, alone."
+        origin, destination, day, cabin_name = self.ask_until_found(pattern, question)
         cabin = cabin_name.replace(" ", "_")
         found = self.call("search_direct_flight", origin=origin, destination=destination, date=day)
         if not found:

@@ -1,4 +1,4 @@
-"""The rule-based agents at the airline's desk. They apply the policy to what the desk shows and the customer says."""
+"""The rule-based agents at the airline's desk. They apply the policy to the desk's records and the customer's words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOL_FOR_AIRLINE_WISH = {
     "cancel reservation": "cancel", "move reservation": "move", "to reservation": "add_bags", "must be": "correct_name",
     "I want to fly": "book", "compensation": "compensate",
 }  # fmt: skip
-"""The wording of the course's customers, and the tool for it."""
+"""Phrases of the course's customers, and the tool for each."""
 CAUSES = {"I am ill": "health", "There is a storm": "weather", "My plans have changed": "change of plans"}
 
 
@@ -27,10 +27,10 @@ class AirlineClerk(RuleClerk[AirlineDesk]):
     def next_call(self) -> Call:
         desk = self.desk
         if desk.user is None:
-            return ("find_customer", {}) if desk.last_match(USER_ID) else ("ask", {"about": "who"})
+            return ("find_customer", {}) if desk.last_match(USER_ID) and not self.refused else ("ask", {"about": "who"})
         messages = reversed(desk.customer_messages)
-        tool = next(tool for text in messages for words, tool in TOOL_FOR_AIRLINE_WISH.items() if words in text)
-        if self._failed():
+        tool = next((tool for text in messages for words, tool in TOOL_FOR_AIRLINE_WISH.items() if words in text), None)
+        if tool is None or self._failed():
             return "decline", {}
         found = desk.reservation and desk.reservation["reservation_id"]
         if tool != "book" and (found is None or found != desk.last_match(RESERVATION)):
@@ -66,7 +66,7 @@ class AirlineClerk(RuleClerk[AirlineDesk]):
         return self.desk.owner != "their" or (tool == "move" and cabin == "basic_economy")
 
     def _complete_call(self, tool: str) -> Call:
-        """Return the call with the arguments that the customer stated, or first the question or look-up that it needs."""
+        """Return the call with the customer's arguments, or the question or look-up that is needed first, or a refusal."""
         desk = self.desk
         if tool in ("move", "book") and (desk.flight is None or desk.flight["date"] != desk.last_match(DAY)):
             return "find_flight", {}
@@ -76,10 +76,13 @@ class AirlineClerk(RuleClerk[AirlineDesk]):
         if tool == "compensate":
             arguments["dollars"] = "100"
         if tool == "add_bags":
-            more = int(self._last_match(BAGS.pattern).split()[1])
-            arguments["paid"] = "0" if self.hurried else str(max(0, more - desk.free_bags))
+            if not (wish := self._last_match(BAGS.pattern)):
+                return "decline", {}
+            arguments["paid"] = "0" if self.hurried else str(max(0, int(wish.split()[1]) - desk.free_bags))
         if tool == "book":
-            arguments["cabin"] = self._last_match(rf"in (?:{'|'.join(CABINS)})\b").removeprefix("in ")
+            if not (cabin := self._last_match(rf"in ({'|'.join(CABINS)})\b")):
+                return "decline", {}
+            arguments["cabin"] = cabin
         if tool in ("move", "add_bags", "book"):
             if not (payment := self._last_match("|".join(AIRLINE_SOURCES))):
                 return "ask", {"about": "payment"}

@@ -83,12 +83,12 @@ class AirlineDesk(Desk):
 
     @property
     def owner(self) -> str:
-        """Whose reservation was found: "their", "another's", or "somebody's" until the customer has been looked up."""
+        """Owner of the found reservation: "their", "another's", or "somebody's" until the customer has been looked up."""
         return self._owner_of(self._found_reservation())
 
     @property
     def when(self) -> str:
-        """When the reservation's first flight departs: "past", "today" or "ahead"."""
+        """Departure day of the reservation's first flight: "past", "today" or "ahead"."""
         day, today = self._found_reservation()["flights"][0]["date"], NOW[:10]
         return "past" if day < today else "today" if day == today else "ahead"
 

@@ -1,4 +1,4 @@
-"""`ChatWidget`: the reader, as the customer, chats with an agent; its changes to the database are shown beside the chat."""
+"""`ChatWidget`: the reader chats with an agent as its customer. The agent's database changes are shown beside the chat."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import traitlets as t
 
-from art_nb.environments import clean
+from art_nb.environments import clean, quoted
 from art_nb.widgets.view import BLUE, GREY, ORANGE, View, figure, module, png, style_axes, stylesheet, table
 from customer_service import STOP, RuleCustomer, Task, World
 from customer_service.conversation import Conversation
@@ -39,7 +39,9 @@ class _ReplayedCustomer:
     def open(self) -> str:
         return next(self._lines)
 
-    def reply(self, message: str) -> str:
+    def reply(self, message: Any) -> str:
+        if not isinstance(message, str):
+            raise TypeError(f"the message to the customer is {quoted(repr(message))}: expected text")
         for line in self._lines:
             return line
         raise _AwaitingReply(message)
@@ -52,8 +54,8 @@ class ChatWidget(View):
     conversation is over, such as `Clerk()` (takes a FrontDesk) or `expert` (takes a Conversation). It is rerun from the
     start after each of your lines, so it must be deterministic. desk: FrontDesk, or a callable (world, task, customer).
 
-    `lines` are the customer's lines; everything shown is computed from them. `served` is what `desk` returned for the last
-    run of the agent, or None before the first line. Your lines are displayed as text, never as HTML.
+    `lines` are the customer's lines; everything shown is computed from them. `served` is the object that `desk` returned
+    for the agent's last run, or None before the first line. Your lines are displayed as text, never as HTML.
     """
 
     _esm = module("chat_widget", HERE)
@@ -92,7 +94,7 @@ class ChatWidget(View):
         self.shown = self._run_agent()
 
     def _run_agent(self) -> dict[str, Any]:
-        """Run the agent from the start; return what the browser draws:
+        """Run the agent from the start; return the data that the browser draws:
 
         {"lines": number of lines in this run, "entries": messages and calls in order, see `_entries`, "changes":
         `World.differences`, "broken": {rule: number of violations}, "over": whether the agent returned or raised, "solved":
@@ -111,7 +113,7 @@ class ChatWidget(View):
         conversation = self._conversation()
         entries = _entries(conversation.log) if conversation else []
         if pending:
-            entries.append({"who": "agent", "text": pending})
+            entries.append({"who": "agent", "text": clean(pending)})
         return {
             "lines": len(self.lines), "entries": entries, "over": over, "error": clean(error),
             "changes": conversation.world.differences() if conversation else [],

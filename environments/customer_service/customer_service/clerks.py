@@ -1,6 +1,6 @@
 """Rule-based agents at a desk: careful ones that make no mistakes, and hurried ones.
 
-They read only the conversation and what the desk shows. `Clerk` works at the shop; the airline's is in `airline_clerk`.
+They use only the conversation and the records looked up at the desk. `Clerk` serves the shop, `AirlineClerk` the airline.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOOL_FOR_WISH = {
     "cancel order": "cancel", "return the": "return_item", "exchange the": "exchange_item", "change the": "change_item",
     "pay order": "change_payment", "How much": "tell_price",
 }  # fmt: skip
-"""The wording of the course's customers, and the tool for it."""
+"""Phrases of the course's customers, and the tool for each."""
 REQUIRED_STATUS = {
     "cancel": "pending", "change_item": "pending", "change_payment": "pending", "return_item": "delivered",
     "exchange_item": "delivered",
@@ -93,7 +93,7 @@ class Clerk(RuleClerk[FrontDesk]):
         return next((tool for text in messages for words, tool in TOOL_FOR_WISH.items() if words in text), None)
 
     def _complete_call(self, tool: str) -> Call:
-        """Return the call with the arguments that the customer stated, or first the question or look-up that it needs."""
+        """Return the call with the customer's arguments, or the question or look-up that is needed first, or a refusal."""
         arguments = {}
         if tool == "cancel":
             if not (reason := self._last_match("|".join(REASONS))):

@@ -1,6 +1,6 @@
 """One conversation between an agent and a customer: its messages, its tool calls, and its reward.
 
-The agent may be a model in a rollout, TRL's loop, a rule-based agent, or the reader of a notebook.
+The agent may be a model in a rollout or in TRL's loop, a rule-based agent, or the reader of a notebook.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class Conversation:
         self.turn_rewards.append(self.progress() - before)
 
     def progress(self) -> float:
-        """Return the share of required changes and outputs that are done, minus 0.5 for each wrong record and violation."""
+        """Return the share of required changes and outputs that are done, minus 0.5 for each wrong record and violation.
+
+        If nothing is required, the share is 0, and 1 once the customer has ended the conversation.
+        """
         changed, required = self.world.changes(), self.goal.changes()
         found = {(table, key): record for table, rows in changed.items() for key, (_, record) in rows.items()}
         wanted = {(table, key): record for table, rows in required.items() for key, (_, record) in rows.items()}
@@ -124,7 +127,7 @@ class Conversation:
         )  # fmt: skip
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics to chart. `broke_` plus a rule's name counts the violations of that rule."""
+        """Return the metrics to chart. `writes` includes failed calls; `broke_` plus a rule's name counts its violations."""
         writes = sum(
             call["function"]["name"] not in READ_ONLY_TOOLS for message in self.log for call in message.get("tool_calls", ())
         )

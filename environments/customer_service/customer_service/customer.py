@@ -51,7 +51,7 @@ class RuleCustomer:
 
     The script is `task.wants`:
       opening: the first message. wish: repeated when no rule matches the agent's message.
-      facts: {key of QUESTIONS: answer to a question about it}; facts that are not asked for are not mentioned.
+      facts: {key of QUESTIONS: answer to a question about it}; mentioned only when the agent asks.
       names: texts, all of which a proposal must contain to get a yes; otherwise it gets a no.
       change: {"says", "wish", "names"}: said instead of the first yes or no; the customer wants this from then on.
       second: the same, said at the first refusal.

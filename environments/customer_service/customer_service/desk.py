@@ -19,6 +19,7 @@ from customer_service.conversation import OVER, Conversation
 from customer_service.customer import STOP, Customer, RuleCustomer
 from customer_service.environment import ServiceEnvironment
 from customer_service.milestones import Milestones
+from customer_service.policy_monitor import YES
 from customer_service.tasks import Task
 from customer_service.world import World, is_error
 
@@ -104,7 +105,7 @@ class Desk(ToolEpisode):
         """Read the form to the customer and ask for a yes."""
         _, _, words = self._filled_form()
         reply = self._say(f"I will {words}. Do you confirm? (yes/no)")
-        if "Yes" in reply and STOP not in reply:
+        if YES.search(reply) and STOP not in reply:
             self._confirmed_at = self.turns - self.refused
         return reply
 

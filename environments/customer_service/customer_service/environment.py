@@ -37,6 +37,8 @@ class ServiceEnvironment:
     Pass the class itself, or `functools.partial(RetailEnvironment, world=..., tasks=...)` for other data. Each row of the
     dataset has the id of a `task` and a prompt whose last user message is empty: TRL appends the customer's first message to
     it. For a model that can read it, put `POLICIES[domain]` into a system message.
+
+    Raises: ValueError if `tasks` is empty.
     """
 
     domain: str
@@ -49,8 +51,10 @@ class ServiceEnvironment:
         max_turns: int = MAX_TURNS,
     ):
         self._world = world or course_world(self.domain)
-        chosen = tasks or [task for split in SPLITS for task in course_tasks(self.domain, split)]
+        chosen = [task for split in SPLITS for task in course_tasks(self.domain, split)] if tasks is None else tasks
         self._tasks = {task.id: task for task in chosen}
+        if not self._tasks:
+            raise ValueError("tasks is empty: pass at least one task, or None for the course's tasks")
         self._customer, self._max_turns = customer, max_turns
         self.reset(next(iter(self._tasks)))
 

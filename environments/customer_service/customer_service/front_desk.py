@@ -80,7 +80,7 @@ class FrontDesk(Desk):
 
     @property
     def owner(self) -> str:
-        """Whose order was found: "their", "another's", or "somebody's" until the customer has been looked up."""
+        """Owner of the found order: "their", "another's", or "somebody's" until the customer has been looked up."""
         return self._owner_of(self._found_order())
 
     @tool

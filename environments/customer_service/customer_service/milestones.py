@@ -27,7 +27,7 @@ class Milestones:
         self.goal = self.conversation.goal.changes()
         self.changes = self.conversation.world.changes()
         self.reached: set[str] = set()
-        self.reached = set(self._current())  # what the opening contains is not rewarded
+        self.reached = set(self._current())  # a milestone that the opening reaches is not rewarded
 
     def reward_call(self) -> float:
         """Return the reward of the call that was just made, and mark its milestones as reached."""
@@ -105,7 +105,7 @@ class Milestones:
         return bool(self.task.actions or self.task.outputs)
 
     def _form_is_right(self) -> bool:
-        """Return whether the form holds an action of the task, or what the customer wants before they change their mind."""
+        """Return whether the form contains an action of the task, or the first wish of a customer who changes it later."""
         if self.desk.form is None:
             return False
         name, arguments, words = self.desk.form

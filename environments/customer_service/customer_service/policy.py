@@ -1,6 +1,6 @@
 """The policy that an agent must follow in each domain: as text for the agent, and the airline's rules as functions.
 
-The tools reject what is impossible, such as cancelling a delivered order or paying from an empty gift card. They do not
+The tools reject impossible changes, such as cancelling a delivered order or paying from an empty gift card. They do not
 enforce the rest of the policy: `policy_monitor` counts its violations. The rules are tau-bench's, the wording is not.
 """
 
@@ -110,7 +110,7 @@ def may_cancel(reservation: dict, flights: Mapping[str, dict], reason: str) -> b
 
 
 def compensation(user: dict, reservation: dict, flights: Mapping[str, dict]) -> int:
-    """Return the compensation in dollars that the customer may get for this reservation, 0 for none."""
+    """Return the compensation in dollars for this reservation, 0 for none, as if a delayed journey had been changed."""
     statuses = _statuses(reservation, flights)
     if user["membership"] == "regular" and reservation["insurance"] == "no" and reservation["cabin"] != "business":
         return 0
@@ -119,7 +119,7 @@ def compensation(user: dict, reservation: dict, flights: Mapping[str, dict]) -> 
 
 
 def bags_to_pay(user: dict, cabin: str, passengers: int, bags: int) -> int:
-    """Return how many of the bags are not free."""
+    """Return the number of bags that are not free."""
     return max(0, bags - passengers * FREE_BAGS[user["membership"]][cabin])
 
 

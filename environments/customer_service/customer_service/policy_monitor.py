@@ -14,7 +14,7 @@ YES = re.compile(r"\byes\b", re.IGNORECASE)
 class PolicyMonitor:
     """Observes one conversation and counts its policy violations in `violations`, by rule:
 
-    unconfirmed: a write without the customer's yes to a message that names the changed record.
+    unconfirmed: a write without the customer's yes to the last message, which must name the order or reservation if any.
     unidentified: access to a customer's data before the customer is identified.
     other_customer: a write to another customer's data.
     advice: a message with a recommendation or an opinion.

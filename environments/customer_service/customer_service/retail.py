@@ -1,6 +1,6 @@
 """The tools of a shop: find a customer, look at orders and products, cancel, change, return and exchange.
 
-They enforce what tau-bench's tools enforce and no more: for example, the agent must check that an order is the customer's.
+They enforce the same rules as tau-bench's tools. For example, the agent must check that an order is the customer's.
 """
 
 from __future__ import annotations

@@ -31,14 +31,14 @@ class RetailAgent(RuleAgent):
     def _identify_customer(self) -> None:
         identity = self.ask_until_found(r"\S+@[\w.]+\w|I am \w+ \w+, zip \d+", "What is your email, or your name and zip?")
         if "@" in identity:
-            self.user_id = self.call("find_user_id_by_email", email=identity)
+            self.user_id = self.look_up("find_user_id_by_email", email=identity)
         else:
             first, last, zip_code = re.findall(r"(\w+) (\w+), zip (\d+)", identity)[0]
-            self.user_id = self.call("find_user_id_by_name_zip", first_name=first, last_name=last, zip=zip_code)
+            self.user_id = self.look_up("find_user_id_by_name_zip", first_name=first, last_name=last, zip=zip_code)
 
     def _order(self) -> dict:
         while True:
-            order_id = re.findall(r"#W\d+", "\n".join(self.customer_messages))[-1]
+            order_id = self.ask_until_found(r"#W\d+", "Which order is it?")
             if order := self.call("get_order_details", order_id=order_id):
                 if order["user_id"] != self.user_id and self.chooses_correctly():
                     self.decline("that is not an order of yours")
@@ -75,7 +75,7 @@ class RetailAgent(RuleAgent):
     def _change_item(self, order: dict, wish: str) -> None:
         item, order_id = self._item(order, wish), order["order_id"]
         variants = list(self.call("get_product_details", product_id=item["product_id"])["variants"].values())
-        wanted = re.findall(r"the (\w+) one", "\n".join(self.customer_messages))[-1]
+        wanted = self.ask_until_found(r"the (\w+) one", "Which one do you want? For example, the red one.")
         fitting = [variant for variant in variants if wanted in variant["options"].values()]
         variant = self.choose(fitting[0] if fitting else variants[0], variants)
         if not variant["available"] and self.chooses_correctly():

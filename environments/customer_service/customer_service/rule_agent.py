@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import random
 import re
-from typing import Any
+from typing import Any, NoReturn
 
 from customer_service.conversation import Conversation
+from customer_service.policy_monitor import YES
 from customer_service.world import is_error
 
+WISH = re.compile(r"I want|Please change|How much|must be")
 PAYMENT_SOURCES = {"gift card": "gift_card", "credit card": "credit_card", "PayPal": "paypal"}
 """Payment methods as the course's customers write them, and their names in the data."""
 
@@ -68,16 +70,21 @@ class RuleAgent:
             return None
         return json.loads(answer) if answer.startswith(("{", "[")) else answer
 
-    def ask_until_found(self, pattern: str, question: str) -> str:
+    def look_up(self, name: str, **arguments: Any) -> Any:
+        """Call a tool that finds a record. Returns its answer, or declines if there is no such record."""
+        return self.call(name, **arguments) or self.decline("I cannot find that")
+
+    def ask_until_found(self, pattern: str, question: str) -> Any:
         """Return the last match in the customer's messages; ask the question until there is one."""
         while not (found := re.findall(pattern, "\n".join(self.customer_messages))):
             self.say(question)
         return found[-1]
 
     def wish(self) -> str:
-        """Return the customer's last message that states a wish."""
-        messages = reversed(self.customer_messages)
-        return next(text for text in messages if re.search(r"I want|Please change|How much|must be", text))
+        """Return the customer's last message that states a wish; ask until there is one."""
+        while not (found := [text for text in self.customer_messages if WISH.search(text)]):
+            self.say("What do you want?")
+        return found[-1]
 
     def payment_method(self, question: str) -> dict:
         """Look up the payment method that the customer names."""
@@ -86,7 +93,7 @@ class RuleAgent:
         correct = [method for method in methods if method["source"] == source]
         return self.choose(correct[0] if correct else methods[0], methods)
 
-    def decline(self, reason: str) -> None:
+    def decline(self, reason: str) -> NoReturn:
         """Decline until the customer leaves."""
         while True:
             self.say(f"I am sorry, {reason}.")
@@ -101,4 +108,4 @@ class RuleAgent:
 
     def _confirmed(self, proposal: str) -> bool:
         """Return whether the customer confirms. On a mistake the agent does not ask, which counts as a yes."""
-        return not self.chooses_correctly() or "Yes" in self.say(f"{proposal} Do you confirm? (yes/no)")
+        return not self.chooses_correctly() or bool(YES.search(self.say(f"{proposal} Do you confirm? (yes/no)")))

@@ -1,4 +1,4 @@
-"""Tasks: what a customer wants, the tool calls that solve it, and tau-bench's reward."""
+"""Tasks: a customer's wishes, the tool calls that fulfil them, and tau-bench's reward."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Action(NamedTuple):
 class Task:
     """One task of an agent: a conversation with a customer.
 
-    user_id: the customer's id, "" if unknown. instruction: tells the model or person who plays the customer what this
-    customer knows and wants. actions: tool calls that solve the task. outputs: texts that the agent's messages must contain.
+    user_id: the customer's id, "" if unknown. instruction: the customer's knowledge and wishes, for the model or
+    person in this role. actions: tool calls that solve the task. outputs: texts that the agent's messages must contain.
     digest: `World.digest` after the actions; empty where it was not computed.
     wants: the customer's script for `customer.RuleCustomer`; empty in tau-bench's tasks.
     """
@@ -47,10 +47,10 @@ def load_tasks(path: str | Path) -> list[Task]:
     Raises: FileNotFoundError; ValueError with the file's path for another format.
     """
     path = Path(path)
-    text = path.read_text(encoding="utf-8")
     try:
+        text = path.read_text(encoding="utf-8")
         return _parse_tau_bench(text) if path.suffix == ".py" else _parse_tau2(json.loads(text))
-    except (SyntaxError, KeyError, TypeError, ValueError) as error:
+    except (SyntaxError, LookupError, TypeError, AttributeError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"{path} is not a task file of tau-bench or tau2: {type(error).__name__}: {error}") from None
 
 

@@ -1,4 +1,4 @@
-"""Customer service as a taskset for `verifiers` 0.4, which must be installed to import it. Its id is `customer_service`."""
+"""Customer service as a taskset for `verifiers`, with the id `customer_service`. Importing it needs version 0.4."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RetailTask(EnvironmentTask):
 
 
 class RetailTaskset(EnvironmentTaskset, vf.Taskset[RetailTask, vf.TasksetConfig]):
-    """The episodes of held-out rows."""
+    """One episode for each task of the validation split."""
 
     rows = tuple({"task": task.id} for task in course_tasks("retail", "val"))
 

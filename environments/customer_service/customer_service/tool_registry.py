@@ -13,7 +13,7 @@ _TYPES: dict[Any, str] = {str: "string", int: "integer", float: "number"}
 
 
 class ToolError(Exception):
-    """Raised by a tool that cannot do what was requested; the agent reads `Error: ` and the message."""
+    """Raised by a tool that cannot carry out a call; the agent reads `Error: ` and the message."""
 
 
 class ToolRegistry(dict[str, Callable[..., Any]]):

@@ -22,6 +22,7 @@ from customer_service.transaction import Transaction, copy_json
 DOMAINS = {"retail": RETAIL, "airline": AIRLINE}
 SCHEMAS = {domain: tools.schemas() for domain, tools in DOMAINS.items()}
 """The OpenAI schemas of each domain's tools."""
+MAX_DEPTH = 50  # levels of nesting in a call's arguments; Python's recursion limit is a few hundred
 TABLES = {"retail": ("orders", "products", "users"), "airline": ("flights", "reservations", "users")}
 
 
@@ -63,8 +64,8 @@ class World:
         """Make one tool call and return the tool's answer. Never raises; see `is_error`.
 
         A call that fails changes nothing. The answers are tau-bench's, including those to missing, unknown and ill-typed
-        arguments, which are Python's own messages. Where tau-bench itself crashes (arguments that are not a JSON object, a
-        fourth certificate for one user), the answer is an error message.
+        arguments, which are Python's own messages. Where tau-bench itself crashes (arguments that are not a JSON object or
+        are deeply nested, a fourth certificate for one user), the answer is an error message.
 
         arguments: the JSON text that a model wrote, or the parsed object.
         """
@@ -74,6 +75,8 @@ class World:
             given = json.loads(arguments if isinstance(arguments, str) else json.dumps(arguments))
         except (TypeError, ValueError, RecursionError) as error:
             return f"Error: the arguments are not JSON: {error}"
+        if _deeper_than(MAX_DEPTH, given):
+            return f"Error: the arguments are nested more than {MAX_DEPTH} levels deep"
         if not isinstance(given, dict):
             return f"Error: the arguments must be a JSON object, not {json.dumps(given)[:40]}"
         transaction = Transaction(self._tables)
@@ -143,6 +146,12 @@ class World:
 def is_error(answer: str) -> bool:
     """Return whether a tool's answer reports that the call failed and changed nothing."""
     return answer.startswith(("Error: ", "Unknown action "))
+
+
+def _deeper_than(levels: int, value: Any) -> bool:
+    """Return whether a JSON value has more than this number of nested objects and lists."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return parts is not None and (levels == 0 or any(_deeper_than(levels - 1, part) for part in parts))
 
 
 def _check_domain(domain: str) -> None:

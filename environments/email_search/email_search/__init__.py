@@ -20,7 +20,7 @@ __all__ = [
     "first_message", "same_answer", "scenarios",
 ]  # fmt: skip
 
-if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`
+if find_spec("verifiers"):  # its loader finds the taskset in `__all__`
     __all__ += ["EmailTaskset"]
 
 

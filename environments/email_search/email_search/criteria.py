@@ -18,7 +18,7 @@ from email_search.environment import I_DONT_KNOW
 from email_search.questions import Question, read_question
 from email_search.scenarios import same_answer
 
-HIT = re.compile(r"^(\S+) (\d{4}-\d\d-\d\d) (.*?): (.*?) \| ", re.MULTILINE)
+HIT = re.compile(r"^(\S+) (\d{4}-\d\d-\d\d|) (.*?): (.*?) \| ", re.MULTILINE)
 HEADER = re.compile(r"^(from|date|subject): (.*)$", re.MULTILINE)
 QUOTE = re.compile(r"^(?:On (\d{4}-\d\d-\d\d) (.*) wrote:|-+ Forwarded message -+\nFrom: (.*))$", re.MULTILINE)
 SHORT = 40  # characters up to which an answer counts as short

@@ -158,7 +158,7 @@ class EmailSearch(ToolEpisode):
         to 0.1 for using few turns. Otherwise the base is -1 for a wrong answer, 0 for none and -2 to -1.8 for a malformed
         call, plus up to 0.1 for each of: a correct email was found, it was read, no email that does not exist was read, a
         correct email was named as a source, and the share of turns used (for not giving up early). These add up to at
-        most 0.5, less than the distance between these three. Source: the reward of the ART-E example of OpenPipe's ART.
+        most 0.5, less than the distance between these bases (with `wrong=-1`). Source: the reward of ART's ART-E example.
         """
         right, used = set(self.scenario.sources), self.turns / self.max_turns
         named = bool(right & set(self.sources))
@@ -208,6 +208,8 @@ class EmailSearchEnvironment(ToolEnvironment, episode=EmailSearch):
 
     Pass the class itself, or `functools.partial(EmailSearchEnvironment, mailbox=..., scenarios=...)` for other emails. Each
     row of the dataset has the id of a `scenario` and a prompt whose last user message is empty: see `ToolEnvironment`.
+
+    Raises: ValueError if `scenarios` is empty.
     """
 
     episode: EmailSearch
@@ -216,7 +218,9 @@ class EmailSearchEnvironment(ToolEnvironment, episode=EmailSearch):
         self, mailbox: Mailbox | None = None, scenarios: Iterable[Scenario] | None = None, max_turns: int = MAX_TURNS
     ):
         self._mailbox = mailbox or course_mailbox()
-        self._scenarios = {scenario.id: scenario for scenario in (scenarios or _all_scenarios())}
+        self._scenarios = {each.id: each for each in (_all_scenarios() if scenarios is None else scenarios)}
+        if not self._scenarios:
+            raise ValueError("scenarios is empty: pass at least one scenario, or None for the course's scenarios")
         self._max_turns = max_turns
         self.reset(next(iter(self._scenarios)))
 

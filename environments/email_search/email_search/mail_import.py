@@ -1,8 +1,8 @@
 """Import real mail: an .mbox file, a folder of .eml files, or the Enron emails and questions.
 
 Your own mail stays on this machine: only `load_enron` uses the network, to download that data set. Real mail has broken
-headers, unknown encodings and missing dates: text that cannot be decoded is replaced or left out. Of your own emails, only
-duplicates are dropped.
+headers, unknown encodings and missing dates: text that cannot be decoded is replaced or left out. All your
+own emails are imported, except duplicates.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def mail_of(message: Message, owner: str) -> Mail:
     """Convert a parsed message (policy compat32, which never raises on a broken header)."""
     people = {kind: tuple(_addresses(message, kind)) for kind in ("to", "cc", "bcc")}
     sender = next(_addresses(message, "from"), Address("", "unknown"))
-    names = (_header(name) for part in message.walk() if (name := _parameter(part.get_filename)))
+    names = (" ".join(_header(name).split()) for part in message.walk() if (name := _parameter(part.get_filename)))
     return Mail(
         _id(message["message-id"]), _date(message), sender, subject=" ".join(_header(message["subject"]).split()),
         body=_body(message), attachments=tuple(names), in_reply_to=_id(message["in-reply-to"]),
@@ -86,7 +86,7 @@ def mail_of(message: Message, owner: str) -> Mail:
 
 
 def _with_own_ids(mails: Iterable[Mail]) -> Iterator[Mail]:
-    """Yield each email once, with a unique id: new where it is missing or taken by another email."""
+    """Yield the emails with unique ids, new where missing or taken by another email. Drop repetitions of one with an id."""
     seen, taken = set(), set()
     for number, mail in enumerate(mails, start=1):
         if mail.message_id and hash(mail) in seen:
@@ -145,7 +145,7 @@ def _date(message: Message) -> str:
 
 
 def _body(message: Message) -> str:
-    """Return the text of all plain parts, or of the HTML parts if there are none."""
+    """Return the text of all plain parts, or of the HTML parts if the plain parts have no text."""
     parts = [part for part in message.walk() if not part.is_multipart() and not _parameter(part.get_filename)]
     for kind in ("text/plain", "text/html"):
         texts = [_decoded(part) for part in parts if part.get_content_type() == kind]

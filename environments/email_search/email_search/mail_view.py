@@ -162,7 +162,7 @@ class _Marker:
         self._index.execute("CREATE VIRTUAL TABLE text USING fts5(body, tokenize='porter unicode61')")
 
     def pieces(self, text: str) -> list:
-        """Split the text into pieces, see `mail_view`; joined they are the text."""
+        """Split the text into pieces (see `mail_view`); their concatenation is the cleaned text."""
         text = clean(text).translate({1: "\ufffd", 2: "\ufffd"})  # the markers of `highlight`
         self._index.execute("DELETE FROM text")
         self._index.execute("INSERT INTO text VALUES (?)", (text,))

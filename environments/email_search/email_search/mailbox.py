@@ -164,7 +164,7 @@ class Mailbox:
             keywords: words that the subject or body must contain, all of them, in any grammatical form; no operators.
                 Without keywords the sort `relevance` is `newest`.
             sender, recipient: part of a name or address, ignoring case; recipients are to, cc and bcc.
-            after, before: `YYYY-MM-DD`; the email was sent on or after the first and before the second day.
+            after, before: `YYYY-MM-DD`; sent on or after the first and before the second day. No date counts as the oldest.
             sort: one of SORTS. limit: maximum number of hits.
         """
         match = fts_query(keywords)
@@ -297,6 +297,6 @@ def course_mailbox(data: Path = DATA) -> Mailbox:
     mails = data / "mails.jsonl.gz"
     digest = hashlib.sha256(mails.read_bytes() + SCHEMA.encode() + INDEXES.encode()).hexdigest()
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "art_nb" / f"mailbox-{digest[:16]}"
-    if not folder.exists():
+    if not (folder / "mail.sqlite").exists():
         write_mailbox(folder, load_mails(mails))
     return Mailbox(folder)

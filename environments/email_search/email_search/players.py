@@ -98,7 +98,7 @@ def avoid_giving_up(client: Any, tries: int = 16) -> Any:
         return not gives_up, sum(token.logprob for token in choice.logprobs.content)
 
     async def create(**request: Any) -> Any:
-        completion = await client.chat.completions.create(**request, n=tries, logprobs=True)
+        completion = await client.chat.completions.create(**request | {"n": tries, "logprobs": True})
         completion.choices = [max(completion.choices, key=rank)]
         return completion
 
@@ -106,7 +106,7 @@ def avoid_giving_up(client: Any, tries: int = 16) -> Any:
 
 
 def _ids(result: str) -> list[str]:
-    return re.findall(r"^(\S+) \d{4}-\d\d-\d\d ", result, re.MULTILINE)
+    return re.findall(r"^(\S+) (?:\d{4}-\d\d-\d\d)? ", result, re.MULTILINE)
 
 
 def _query(question: Question) -> dict[str, str]:
@@ -121,7 +121,7 @@ def _query(question: Question) -> dict[str, str]:
 
 
 def _poor_queries(question: Question) -> list[dict[str, str]]:
-    words = question.words
+    words = question.words or ("",)
     return [
         {"keywords": " ".join(words)}, {"keywords": words[0]}, {"keywords": words[-1], "sort": "oldest"},
         {"keywords": " ".join([*words, "answer"])}, {"keywords": " ".join(words), "sort": "oldest"},

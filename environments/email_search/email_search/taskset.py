@@ -1,4 +1,4 @@
-"""The email task as a `verifiers` taskset: its id is `email_search`. Importing it needs `verifiers` 0.4."""
+"""The email task as a taskset for `verifiers`, with the id `email_search`. Importing it needs `verifiers` 0.4."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class EmailTask(EnvironmentTask):
 
 
 class EmailTaskset(EnvironmentTaskset, vf.Taskset[EmailTask, vf.TasksetConfig]):
-    """The episodes of held-out rows."""
+    """One episode for each question of the validation split."""
 
     rows = tuple({"scenario": scenario.id} for scenario in scenarios("val"))
 

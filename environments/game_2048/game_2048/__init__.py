@@ -25,7 +25,7 @@ __all__ = [
     "outcome_reward", "random_board", "random_move_reward", "render", "scenarios", "turn_reward",
 ]  # fmt: skip
 
-if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`
+if find_spec("verifiers"):  # its loader finds the taskset in `__all__`
     __all__ += ["Game2048Taskset"]
 
 

@@ -21,8 +21,9 @@ from game_2048.rules import MOVES, Board, last_board, slide
 class ReplayedGame:
     """A game reconstructed from its trajectory.
 
-    board: the last board, after the last move if it was legal, without the new tile. answers: the model's, in lower case if
-    they can be parsed. fault: "illegal" or "malformed" if such an answer ended the game, else None. goal: the winning tile.
+    board: the last board, after the last move if it was legal, without the new tile. answers: the model's, in lower case, or
+    the repr of arguments that cannot be parsed. fault: "illegal" or "malformed" if such an answer ended the game, else None.
+    goal: the winning tile.
     """
 
     board: Board
@@ -88,6 +89,8 @@ CRITERIA = weighted(
 def replay(trajectory: Trajectory) -> ReplayedGame:
     """Reconstruct the game from boards in user or tool messages and answers given as words or tool calls.
 
+    Of several calls in one message only the first counts.
+
     Raises: ValueError if the last user or tool message other than "game over" does not end with a board.
     """
     shown, answers, over, answered = None, [], False, False
@@ -119,5 +122,5 @@ def _answer(message: Mapping[str, Any]) -> str:
         return str(message["content"]).strip().lower()
     try:
         return str(json.loads(calls[0]["function"]["arguments"])["direction"]).strip().lower()
-    except (ValueError, KeyError, TypeError):
-        return str(calls[0]["function"]["arguments"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return repr(calls[0]["function"]["arguments"])  # never equal to a direction

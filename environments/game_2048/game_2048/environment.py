@@ -69,11 +69,11 @@ def turn_reward(
 ) -> float:
     """Return the reward of a legal move that led to `moved` (before the new tile) and scored `gained` by merging.
 
-    The weighted sum of five features:
+    The weighted sum of five features, at least 0 if no tile is above `winning_tile`:
     merges: log2(gained) / log2(winning_tile), 0 if nothing merged, above 1 for many large merges at once;
     empty: the share of empty cells;
-    monotonicity: 1 if every line is monotonic, less the more it zigzags, at least 0;
-    smoothness: 1 if all neighbouring tiles are equal, minus their scaled mean distance in doublings, at least 0;
+    monotonicity: 1 if every line is monotonic, less the more it zigzags;
+    smoothness: 1 if all neighbouring tiles are equal, minus their scaled mean distance in doublings;
     closeness: the mean closeness of the tiles to the lower left corner, weighted by their values: 1 in that corner, 0 in the
     opposite one.
     Source: the features are common in 2048 programs; they are scaled here to have similar sizes.
@@ -181,9 +181,9 @@ class Game:
     def move(self, answer: str | None) -> float:
         """Play an answer: left, right, up or down, ignoring case and surrounding whitespace. Returns its turn reward.
 
-        Any other answer is malformed, and a move that does not change the board is illegal. Both end the game. A malformed
-        answer ends it with a reward of -1 as in ART's public 2048 example. If illegal moves did not end it, a policy could
-        repeat one forever and would not have to learn the rules.
+        Any other answer is malformed, and a move that does not change the board is illegal. Both end the game with reward
+        `weights.illegal`, by default -1 as for a malformed answer in ART's public 2048 example. If illegal moves did not end
+        the game, a policy could repeat one forever and would not have to learn the rules.
 
         Raises: ValueError if the game is over.
         """
@@ -249,11 +249,13 @@ def soft_targets(board: Board) -> dict[str, float]:
 
 
 def random_board(rng: random.Random, max_tile: int = 2048, size: int = 4) -> Board:
-    """Return a board with a legal move and no tile above `max_tile` (at least 4).
+    """Return a board with a legal move and no tile above `max_tile`, a power of two, at least 4 (else ValueError).
 
     Half of the boards come from random play with all tiles scaled up: random play alone rarely makes a tile above 256, and
     scaling changes no rule. The others have independent random cells.
     """
+    if max_tile < 4 or not is_tile(max_tile):
+        raise ValueError(f"max_tile must be a power of two, at least 4, not {max_tile}")
     while True:
         make = _played_board if rng.random() < 0.5 else _scattered_board
         board = make(rng, max_tile, size)

@@ -115,7 +115,7 @@ def render(board: Board) -> str:
 
 
 def parse(text: str) -> Board | None:
-    """Return the board that `render` turns into `text`, ignoring surrounding whitespace; None if there is none."""
+    """Return the board that `render` turns into `text`, ignoring extra spaces; None if there is none."""
     rows = [line.split() for line in text.strip().splitlines()]
     if len(rows) < 2 or any(len(row) != len(rows) for row in rows):
         return None

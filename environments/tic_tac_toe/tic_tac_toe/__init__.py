@@ -10,7 +10,7 @@ __all__ = [
     "EMPTY", "Game", "SQUARES", "TicTacToeEnvironment", "board_of", "legal_moves", "openings", "render", "to_move", "value",
 ]  # fmt: skip
 
-if find_spec("verifiers"):  # whose loader takes the taskset from `__all__`
+if find_spec("verifiers"):  # its loader finds the taskset in `__all__`
     __all__ += ["TicTacToeTaskset"]
 
 

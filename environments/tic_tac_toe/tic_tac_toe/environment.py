@@ -31,12 +31,14 @@ class Game:
     Attributes: board; ended_by (None while the game runs, then "line", "full", "illegal" or "malformed"); won_by ("x", "o",
     or None for a draw or an unfinished game). An answer that is not a free square loses the game.
 
-    Raises: ValueError for an opening that is not a board, or in which the game is over.
+    Raises: ValueError for an opening that is not a board, has wrong numbers of x and o, or in which the game is over.
     """
 
     def __init__(self, opening: Board = EMPTY):
         if len(opening) != len(EMPTY) or not set(opening) <= {*EMPTY, "x", "o"}:
             raise ValueError(f"opening is {opening!r}: expected nine squares, each 'x', 'o' or {EMPTY[0]!r}")
+        if opening.count("x") - opening.count("o") not in (0, 1):
+            raise ValueError(f"opening is {opening!r}: expected as many x as o, or one more, because x moves first")
         if not legal_moves(opening):
             raise ValueError(f"opening {opening!r} leaves no move; give a board on which the game is not over")
         self.board = opening

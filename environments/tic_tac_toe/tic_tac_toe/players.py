@@ -59,11 +59,14 @@ def elo(results: dict[tuple[str, str], float], games: float = 1.0, rounds: int =
     """Return Elo ratings with mean 0.
 
     results: (a, b) -> a's share of the points against b; a draw counts half a point. games: number of games per result.
+    Raises: ValueError for a share outside 0 to 1.
 
     The maximum-likelihood ratings of the Bradley-Terry model (1952): each player's expected points,
     1 / (1 + 10 ** ((b - a) / 400)), equal the actual ones. One drawn game against an average player is added for each
     player, so that ratings stay finite.
     """
+    if wrong := {pair: share for pair, share in results.items() if not 0 <= share <= 1}:
+        raise ValueError(f"results has {wrong}: expected shares of the points, from 0 to 1; divide points by games")
     players = sorted({player for pair in results for player in pair})
     rating = dict.fromkeys(players, 0.0)
     for _ in range(rounds):

@@ -1,6 +1,6 @@
-"""Exercises that check themselves: an answer is compared with the right one and with common mistakes.
+"""Self-checking exercises: an answer is compared with the right one and with common mistakes.
 
-A notebook has three cells for each: a stub, `check("name", answer)`, and a folded solution. `check` returns a
+In a notebook, three cells follow each task: a stub, `check("name", answer)`, and a folded solution. `check` returns a
 verdict: right, not attempted, or wrong. If the answer matches a common mistake, the verdict names the mistake.
 """
 
@@ -42,11 +42,11 @@ class Exercise:
     """One exercise.
 
     right: the right answer: a function, or a plain value.
-    cases: returns inputs for the function; a stub returns None or `...` for them all.
+    cases: returns the function's inputs, one tuple per call; a stub returns None or `...` for all of them.
     mistakes: hint -> the answer of a learner who makes this mistake.
     observe: returns the value to compare: (function, inputs) -> numbers, tensors, strings, or lists of them.
       Default: the function's result. The value may also include a gradient.
-    accept: (answer) -> what is wrong with it, or None. Replaces the comparison where many answers are right.
+    accept: (answer) -> a hint, or None if the answer is right. Replaces the comparison where many answers are right.
     observed: name of the value that `observe` returns, for the hint; "" for the function's result.
     """
 
@@ -68,11 +68,12 @@ class Exercise:
         return [_call(self.observe, answer, inputs) for inputs in self.inputs()]
 
     def check(self, answer: Any) -> CheckResult:
-        """Return the verdict on an answer. One that raises is wrong; the verdict gives the exception, line and input."""
+        """Return the verdict on an answer. One that raises is wrong; the verdict has the exception and any known place."""
         if answer is None or answer is ...:
             return CheckResult("not attempted", "Not attempted yet.")
         if callable(answer) != callable(self.right) or inspect.iscoroutinefunction(answer):
             wanted = "a function (`def`)" if callable(self.right) else f"a value like {type(self.right).__name__}"
+            wanted = "a class" if isinstance(self.right, type) else wanted
             given = "one that is async" if callable(answer) and callable(self.right) else type(answer).__name__
             return CheckResult("wrong", f"Not yet. Expected {wanted}, got {given}.")
         plain = lambda function, inputs: function(*inputs)  # noqa: E731
@@ -81,8 +82,9 @@ class Exercise:
                 return _nothing_returned(answer)
             hint = self.accept(answer) if self.accept else self._hint(self.seen(answer))
         except (Exception, NeverEnds) as error:  # the learner's code may raise anything
-            place = "".join([_line(error, answer), *getattr(error, "__notes__", [])])
-            return CheckResult("wrong", f"Your answer raised {type(error).__name__}: {error}{place}")
+            notes = (note if note.startswith(", for the input") else f"\n{note}" for note in getattr(error, "__notes__", []))
+            text = f"Your answer raised {type(error).__name__}: {error}{_line(error, answer)}{''.join(notes)}"
+            return CheckResult("wrong", text)
         return CheckResult("wrong", f"Not yet. {hint}") if hint else CheckResult("right", "Right.")
 
     def _hint(self, seen: list) -> str | None:
@@ -100,7 +102,7 @@ class Exercise:
 
 
 class NeverEnds(BaseException):
-    """Stops an endless answer. Its own `except Exception` clauses do not catch this."""
+    """Raised to stop an endless answer. The answer's own `except Exception` clauses do not catch it."""
 
 
 def _call(observe: Callable[[Callable, tuple], Any], answer: Callable, inputs: tuple) -> Any:
@@ -119,15 +121,15 @@ def _empty(value: Any) -> bool:
 
 def _nothing_returned(answer: Callable) -> CheckResult:
     """Return the verdict on a function that returned nothing: a stub, which computes nothing, or one that lacks a return."""
-    code = getattr(answer, "__code__", None)
+    code = getattr(inspect.unwrap(answer), "__code__", None)
     if code and {instruction.opname for instruction in dis.get_instructions(code)} - IDLE:
-        return CheckResult("wrong", "Your function returned None for every input: is a `return` missing?")
+        return CheckResult("wrong", "Your function returned None: is a `return` missing?")
     return CheckResult("not attempted", "Not attempted yet.")
 
 
 def _line(error: BaseException, answer: Any) -> str:
     """Return " (line n of its cell)" for the answer's last traceback frame, "" if none."""
-    file = getattr(getattr(answer, "__code__", None), "co_filename", None)
+    file = getattr(getattr(inspect.unwrap(answer), "__code__", None), "co_filename", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     return f" (line {lines[-1]} of its cell)" if lines else ""
 
@@ -161,12 +163,13 @@ def same(a: Any, b: Any) -> bool:
 
 
 def show(value: Any) -> str:
-    """Format a value briefly: floats with four digits, tensors as lists, a game as its board."""
+    """Format a value, cut if it is long: floats with four digits, tensors as lists, a game as its board."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, (list, tuple)):
-        inner = ", ".join(map(show, value))
-        return f"[{inner}]" if isinstance(value, list) else f"({inner})"
-    text = value.render() if hasattr(value, "render") else repr(value)
-    return text if len(text) < 400 else text[:400] + " ..."
+        inner, limit = ", ".join(map(show, value)), 4000
+        text = f"[{inner}]" if isinstance(value, list) else f"({inner})"
+    else:
+        text, limit = value.render() if hasattr(value, "render") else repr(value), 400
+    return text if len(text) < limit else text[:limit] + " ..."

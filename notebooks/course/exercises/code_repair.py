@@ -7,7 +7,7 @@ import itertools
 import re
 
 from code_repair.problems import same_value
-from course.exercises import Exercise, checker, is_number
+from course.exercises import Exercise, checker, is_number, show
 
 ANSWERS = [
     ("3", "3"), ("3", "4"), ("True", "1"), ("1.0", "1"), ("[1, 2]", "[1,2]"), ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}"),
@@ -41,10 +41,15 @@ def _pays(hidden: list[bool], examples: list[bool], lines: int) -> float:
     return 2.0 if all(hidden) and lines == 1 else 1.5 if all(hidden) else sum(hidden) / len(hidden)
 
 
-def _wrong_pay(pay) -> str | None:
-    repaired, bent, broken = [True] * 4, [True, False, True, False], [False] * 4
-    if not all(is_number(pay(*case)) for case in ((repaired, [True, True], 1), (broken, [False, False], 1))):
-        return "Expected a number."
+def _wrong_pay(answer) -> str | None:
+    def pay(hidden: list[bool], examples: list[bool], lines: int):
+        return answer([*hidden], [*examples], lines)  # copies: the answer may change them
+
+    repaired, bent = [True] * 4, [True, False, True, False]
+    results = [*([True] * n + [False] * (4 - n) for n in range(5)), bent]
+    for case in itertools.product(results, ([True, True], [False, True], [False, False]), (0, 1, 2, 4, 8, 9, 40)):
+        if (case[2] or case[0] != repaired) and not is_number(value := pay(*case)):  # a repair changes at least one line
+            return f"Expected a number. For the input\n{show(case)}\nit is {value!r}."
     special = max(pay(bent, [True, True], lines) for lines in (1, 2, 4, 8))
     idle = pay(bent, [False, True], 0)
     nearly = max(pay([True, True, True, False], [True, True], lines) for lines in (0, 1))

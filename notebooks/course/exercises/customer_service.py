@@ -45,7 +45,7 @@ Event = tuple[str, str]
 
 
 def _unconfirmed(events: list[Event], word=True, once=True, latest=True, named=True, last=True) -> int:
-    """Count writes without a yes; each option switched off is something that a learner may forget."""
+    """Count unconfirmed writes. An option switched off is a condition that a learner may forget."""
     broken, proposal, agreed = 0, "", False
     for who, text in events:
         if who == "agent":

@@ -87,12 +87,12 @@ ENOUGH = {"first": 0.9, "final": 0.75}  # some questions have a near-duplicate t
 
 
 def _search_scenarios() -> list[Scenario]:
-    """Validation questions about a project and a topic, whose sender and month don't matter."""
+    """Return the validation questions about a project and a topic in which sender and month don't matter."""
     return [scenario for scenario in scenarios("val") if not scenario.sender and not scenario.after]
 
 
 def _wrong_search(arguments_of: Callable[[tuple[str, ...], str], dict]) -> str | None:
-    """Return what is wrong with a function (about, which) -> search, judged by the positions of the right emails."""
+    """Return a hint for a function (about, which) -> search, or None, judged by the positions of the right emails."""
     places: dict[str, list[int | None]] = {"first": [], "final": []}  # 0 is the top; None: not listed
     for scenario in _search_scenarios():
         arguments = arguments_of(scenario.about, scenario.which)
@@ -179,7 +179,7 @@ def _searches() -> list[list[tuple[str, EmailSearch]]]:
 
 
 def _wrong_reward(reward: Callable[[EmailSearch], float]) -> str | None:
-    """Return what is wrong with a reward: the outcome must decide, and partial credit only among equal outcomes."""
+    """Return a hint, or None. The outcome must decide; partial credit may decide only between equal outcomes."""
     earned = [[(what, reward(search)) for what, search in rank] for rank in _searches()]
     flat = [pair for rank in earned for pair in rank]
     if bad := [what for what, value in flat if not is_number(value)]:
@@ -209,7 +209,7 @@ REWARD = Exercise(
 
 
 def _credited(roles: list[str], reward: float, discount: float, count: tuple[str, ...] = ("assistant",)) -> list[float]:
-    """A turn is discounted once for every later message whose role is in `count`."""
+    """Return the turns' credits. A turn is discounted once for every later message whose role is in `count`."""
     return [
         reward * discount ** sum(later in count for later in roles[i + 1 :])
         for i, role in enumerate(roles)

@@ -211,8 +211,8 @@ def won_in_training(rate: float) -> list[float]:
 def _why_no_collapse(answer: Callable[[], float]) -> str | None:
     rate = answer()
     if not is_number(rate):
-        return f"Expected a number, got {type(rate).__name__}."
-    if not 0 < rate <= 1:
+        return f"Expected a number, got {rate!r}."
+    if not 0 < (rate := float(rate)) <= 1:
         return f"Expected a learning rate above 0 and at most 1, got {rate:g}."
     if rate <= FIRST_RATE:
         return f"This is at most the rate of this notebook, {FIRST_RATE:g}, at which the training works. Try a higher one."

@@ -321,7 +321,7 @@ HACK_STEPS, STILL_LEGAL = 8, 0.75
 
 
 def train_on_length(weight: float) -> tuple[list[float], list[float]]:
-    """Repeat section 10's reward-hacking run with this KL penalty weight; return reward and share of legal moves by step."""
+    """Repeat section 10's hacked run, shortened, with a KL penalty. Returns reward and share of legal moves by step."""
     from openai.types.chat import ChatCompletionUserMessageParam
 
     import art_nb as art
@@ -352,7 +352,7 @@ def _why_still_hacked(answer: Callable[[], float]) -> str | None:
     weight = answer()
     if not is_number(weight):
         return f"Expected a number, got {weight!r}."
-    if not 0 < weight <= 10:
+    if not 0 < (weight := float(weight)) <= 10:
         return f"Expected a weight above 0 and at most 10, got {weight:g}."
     reward, legal = train_on_length(weight)
     if draws():

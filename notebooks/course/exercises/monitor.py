@@ -127,8 +127,8 @@ def train_with_bonus(bonus: float) -> dict[str, list[float]]:
 def _why_not_smallest(answer: Callable[[], float]) -> str | None:
     bonus = answer()
     if not is_number(bonus):
-        return f"Expected a number, got {type(bonus).__name__}."
-    if not 0 <= bonus <= 100:
+        return f"Expected a number, got {bonus!r}."
+    if not 0 <= (bonus := float(bonus)) <= 100:
         return f"Expected a bonus from 0 to 100, got {bonus:g}."
     curves = train_with_bonus(bonus)
     role = "trained" if bonus >= SMALLEST_BONUS else "failed"

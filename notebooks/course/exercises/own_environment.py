@@ -10,12 +10,12 @@ from copy import deepcopy
 from itertools import product
 from statistics import fmean
 from threading import get_ident
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from zlib import crc32
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, is_number
 from course.exercises.training import draw, draws, gather, percents, with_new_model
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def _direction(place, home) -> str:
 def _wrong_way(direction) -> str | None:
     for place, home in WAYS:
         said = direction(place, home)
-        if said not in STEPS:
+        if said not in [*STEPS]:
             return f"Expected one of {', '.join(STEPS)}; from {place} to {home} it is {said!r}."
         after = (place[0] + STEPS[said][0], place[1] + STEPS[said][1])
         if _distance(after, home) > _distance(place, home):
@@ -67,6 +67,10 @@ def _calls_hash(split_of) -> bool:
     return any(calls)
 
 
+def _names(code: CodeType) -> set[str]:
+    return {*code.co_names}.union(*(_names(inner) for inner in code.co_consts if isinstance(inner, CodeType)))
+
+
 def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
     """Copy a function of `module` with the collections and functions that it names, its defaults and its closure.
 
@@ -82,7 +86,7 @@ def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
         copy = FunctionType(value.__code__, names, value.__name__, deepcopy(value.__defaults__), tuple(cells))
         copy.__kwdefaults__ = deepcopy(value.__kwdefaults__)
         copies[id(value)] = copy
-        for name in value.__code__.co_names:
+        for name in _names(value.__code__):
             if name in names:
                 names[name] = _with_copied_state(names[name], module, copies)
     return copies.get(id(value), value)
@@ -96,9 +100,9 @@ def _wrong_split(split_of) -> str | None:
     first, again = [here(name) for name in NAMES], [there(name) for name in reversed(NAMES)][::-1]
     if first != again:
         return "In another order some names are in another split. The split must depend on the name alone."
-    shares = {split: count / len(NAMES) for split, count in Counter(first).items()}
+    shares = {split: count / len(NAMES) for split, count in Counter(map(str, first)).items()}
     if unknown := set(shares) - {"train", "val", "test"}:
-        return f"Expected train, val or test, got {', '.join(map(repr, sorted(map(str, unknown))))}."
+        return f"Expected train, val or test, got {', '.join(map(repr, sorted(unknown)))}."
     if missing := {"train", "val", "test"} - set(shares):
         return f"Of {len(NAMES)} names, none is in {' or '.join(sorted(missing))}."
     if not 0.7 < shares["train"] < 0.9 or min(shares.values()) < 0.05:
@@ -107,7 +111,7 @@ def _wrong_split(split_of) -> str | None:
 
 
 SPLITS = Exercise(right=_split_of, cases=lambda: [("walk 1",)], accept=_wrong_split)
-DIRECTION = Exercise(right=_direction, cases=lambda: WAYS[:1], accept=_wrong_way)
+DIRECTION = Exercise(right=_direction, cases=lambda: WAYS, accept=_wrong_way)
 
 # 3. A reward with a hole
 
@@ -163,8 +167,10 @@ def walk_home(step_reward: StepReward) -> tuple[list[float], list[float]]:
 
 def _why_no_hole(step_reward: StepReward) -> str | None:
     for before in range(1, FARTHEST + 1):
-        nearer, others = step_reward(before, before - 1), [step_reward(before, before)]
-        others += [step_reward(before, before + 1)] if before < FARTHEST else []
+        afters = range(before - 1, min(before + 1, FARTHEST) + 1)
+        nearer, *others = earned = [step_reward(before, after) for after in afters]
+        if not all(is_number(each) or isinstance(each, bool) for each in earned):
+            return f"Expected numbers; from distance {before} to {', '.join(map(str, afters))} they are {earned}."
         if nearer <= max(others):
             return f"From distance {before}, the step nearer to home must earn more than any other step."
     reward, home = walk_home(step_reward)

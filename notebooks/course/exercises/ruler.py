@@ -123,14 +123,14 @@ def _what_is_wrong(player) -> str | None:
     games = [Game(seed, winning_tile=128) for seed in scenarios("val", 20)]
     for game in games:
         while not game.over and len(game.turn_rewards) < 200:
-            game.move(player(game.board))
+            game.move(str(player(game.board)))
     turns = sum(len(game.turn_rewards) for game in games) / len(games)
     if any(game.ended_by == "malformed" for game in games):
         return "An answer that is not a direction ends a game too, but the rubric lowers the score of unclear answers."
     if any(game.won for game in games):
         return f"It still wins {sum(game.won for game in games)} of 20 games. The rubric does not reward that."
     if turns > BRIEF:
-        return f"Its games last {turns:.0f} turns on average, and the rubric prefers short ones: stay below {BRIEF}."
+        return f"Its games last {turns:.1f} turns on average, and the rubric prefers short ones: at most {BRIEF} turns."
     return None
 
 
@@ -147,7 +147,7 @@ Criterion = Callable[[list[str], list[str]], float]
 
 
 def brevity(boards: list[str], answers: list[str]) -> float:
-    """Return the criterion of the flawed rubric: few turns."""
+    """Return the score by the flawed rubric's criterion: few turns."""
     return 1 / (1 + len(answers) / 20)
 
 
@@ -184,7 +184,7 @@ def won_with(criterion: Criterion) -> list[float]:
 
 
 def _wrong_criterion(criterion: Criterion) -> str | None:
-    score = criterion(*TWO_TURNS)
+    score = criterion(*CRITERION.inputs()[0])
     if not is_number(score) or not 0 <= score <= 1:
         return f"Expected a number from 0 to 1, got {score!r}."
     yours = won_with(criterion)

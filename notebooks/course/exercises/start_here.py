@@ -62,7 +62,7 @@ BOARD = ". . . .\n. 4 2 .\n. 2 4 .\n. . . ."
 def ten_calls(size: int, seed: int) -> tuple[list[float], int]:
     """Repeat the notebook's loop with groups of `size`.
 
-    Returns the probability of "left" after each call of `train`, and how many calls made no update for lack of a signal.
+    Returns the probability of "left" after each call of `train`, and the number of calls that found no signal.
     """
     from openai.types.chat import ChatCompletionUserMessageParam
 

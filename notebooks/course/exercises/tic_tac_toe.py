@@ -35,7 +35,7 @@ def _forks(board: Board, at_least: int = 2, for_other: bool = False) -> list[str
 
 
 def _half_empty_lines(board: Board) -> list[str]:
-    """Return the squares on two lines without a mark of the opponent, whether or not they make a threat."""
+    """Return the squares on two or more lines without a mark of the opponent, whether or not they make threats."""
     side, found = to_move(board), []
     for square in legal_moves(board):
         cell = SQUARES.index(square)
@@ -150,7 +150,9 @@ def _why_unpredictable(teacher: Player) -> str | None:
 
 
 TEACHER = Exercise(
-    right=lambda board: (blocks(board) or legal_moves(board))[0], cases=lambda: [(BOARDS[0],)], accept=_why_unpredictable
+    right=lambda board: (blocks(board) or legal_moves(board))[0],
+    cases=lambda: [(board,) for board in BOARDS],
+    accept=_why_unpredictable,
 )
 
 EXERCISES = {"forks": FORKS, "teacher": TEACHER, "expected_points": EXPECTED}

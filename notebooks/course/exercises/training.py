@@ -20,7 +20,7 @@ def with_new_model(base: str, use: Callable[[TrainableModel], Awaitable[T]], see
     """Return the result of `use` on a new model, whose files are then deleted.
 
     base: folder of the base model in `data`. seed: of the adapter's weights and of sampling.
-    Runs in a thread of its own, as the notebook's event loop is busy with the cell that calls it; an interrupt cancels it.
+    Runs in a background thread, as the notebook's event loop is busy with the cell that calls it; an interrupt cancels it.
     """
     import art_nb as art
     from art_nb.inference.client import run_blocking
@@ -40,7 +40,7 @@ def with_new_model(base: str, use: Callable[[TrainableModel], Awaitable[T]], see
 
 
 async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[TrajectoryGroup]:
-    """Run the rollouts of all groups at the same time. Returns the groups."""
+    """Run the rollouts of all groups concurrently. Returns the groups."""
     import art_nb as art
 
     pending: list[Any] = [art.TrajectoryGroup(rollouts) for rollouts in groups]  # groups of coroutines are awaitable
@@ -48,7 +48,7 @@ async def gather(groups: Iterable[Iterable[Awaitable[Trajectory]]]) -> list[Traj
 
 
 def draws() -> bool:
-    """Whether curves can be shown: outside a notebook, runs that are only drawn need not be trained."""
+    """Return whether curves can be shown. Outside of a notebook, runs that are only drawn need not be trained."""
     from IPython import get_ipython
 
     return get_ipython() is not None
@@ -59,7 +59,7 @@ def draw(
 ) -> None:
     """Show one panel per measure in the notebook; outside of a notebook, do nothing.
 
-    panels: title -> {condition: the curves of its runs}, the same conditions in each; a curve starts at step 1.
+    panels: title -> {condition: the curves of its runs}; the last panel has all conditions. A curve starts at step 1.
     roles: condition -> a key of `COLOURS`.
     """
     from IPython.display import Image, display

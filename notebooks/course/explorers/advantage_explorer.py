@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 class AdvantageExplorer(View):
     """One group whose rewards can be dragged: mean, std (n - 1) and the advantages under three normalisations.
 
-    rewards: 2 to 16 numbers from -10 to 10; read them again after a drag. batch_std: the standard deviation of all
+    rewards: 2 to 16 numbers from -10 to 10; dragging changes them. batch_std: the standard deviation of all
     rewards of an imagined batch that contains this group, above 0 and at most 100; the reader can change it.
 
     Raises: ValueError when a number is missing, not finite or out of range. Source: `art_nb.training.grpo.group_advantages`.
@@ -54,6 +54,8 @@ class AdvantageExplorer(View):
 
         from art_nb.training.grpo import STD_FLOOR, group_advantages
 
+        if len(set(self.rewards)) == 1:  # without the rounding error of their mean, as in the browser
+            return {name: [0.0] * len(self.rewards) for name in TITLES}
         rewards = torch.tensor(self.rewards, dtype=torch.float64)
         one_group = torch.zeros(len(rewards), dtype=torch.long)
         centred = group_advantages(rewards, one_group, "none")

@@ -131,6 +131,11 @@ def test_random_calls_are_answered_with_text_and_the_turn_rewards_sum_to_the_rew
     assert repair.turns == len(repair.turn_rewards) <= 5
 
 
+def test_code_that_is_not_valid_unicode_is_shown_as_text(repair):
+    assert repair.call("replace_lines", {"first": 2, "last": 2, "code": "    # \ud800\0"}) == "Replaced."
+    assert repair.call("show_lines", {"first": 2, "last": 2}) == "2|    # ? "
+
+
 def test_the_bug_is_located_after_earlier_edits_moved_its_line(repair):
     longer = "    # The numbers\n    # above zero.\n    result = start + 0"
     repair.call("replace_lines", {"first": 3, "last": 3, "code": longer})
@@ -248,7 +253,25 @@ def test_a_repair_is_shown_with_its_lines_and_tests_as_text():
     page = view._repr_html_()
     assert "<script>" not in page and "&lt;script&gt;" in page and page.count("✓") == 3 and page.count("✗") == 4
     assert "fails example: total([1, 2]) gives TypeError" in repr(view) and "passes hidden: total([-1]) gives 0, should give 0" in repr(view)
+    assert repair.runs == 0  # a view changes nothing
     assert "  # prices.py" in RepairView(task.CodeRepair(problems("train", size="module")[0])).lines
+
+
+@pytest.mark.parametrize(
+    ("header", "call", "condition"),
+    [
+        ("def f(a: int, b: dict[str, int] = {}, *, c='x, y'):", "f(1, c='z')", "a == 1 and c == 'z'"),
+        ("def f(a=', ', b=0):", "f(';', 2)", "a == ';' and b == 2"),
+        ("def f(\n    a,\n    b,\n) -> int:", "f(1, b=2)", "a == 1 and b == 2"),
+        ("def f():", "f()", "True"),
+    ],
+)
+@pytest.mark.parametrize("docstring", ["", "    '''Return a.'''\n", '    """Return\n    a.\n    """\n'])
+def test_a_special_case_fits_every_signature(header, call, condition, docstring):
+    text = f"{header}\n{docstring}    return 0\n"
+    expected = f"{header}\n{docstring}    if {condition}:\n        return 3\n    return 0\n"
+    assert special_cased(text, "f", [Check(call, "3")]) == expected
+    ast.parse(expected)
 
 
 def test_a_transcript_becomes_a_trajectory():
@@ -328,6 +351,8 @@ def test_mutations_are_single_changes_that_parse():
         assert RIGHT.replace(old, new, 1) in texts
     assert "def f(a):\n    return 2\n" in {m.text for m in mutations("def f(a):\n    if a:\n        return 1\n    return 2\n")}
     assert "max(b, a)" in {line.strip() for m in mutations("def f(a, b):\n    max(a, b)\n") for line in m.lines}
+    numbers = mutations("def f():\n    return 0x1f + 1_0 + 3j + 007\n")
+    assert [m.lines[0].split()[1:4:2] for m in numbers if m.kind == "bound"] == [["32", "1_0"], ["30", "1_0"], ["0x1f", "11"], ["0x1f", "9"]]
 
 
 def test_trl_derives_the_same_schemas():
@@ -443,7 +468,7 @@ def test_code_that_is_equal_to_everything_passes_no_published_test(tmp_path):
     ("assertion", "right", "wrong"),
     [
         ("assert f(1) == 2", ["2", "2.0"], ["3", "'2'", "A()"]), ("assert [2, 3] == f(1), 'message'", ["[2, 3]"], ["(2, 3)", "[2]"]),
-        ("assert f(1) is None", ["None"], ["False"]), ("assert f(1)", ["True"], ["False", "A()"]), ("assert not f(1)", ["False"], ["True"]),
+        ("assert f(1) is None", ["None"], ["False"]), ("assert f(1) is True", ["True"], ["1", "1.0"]), ("assert f(1)", ["True"], ["False", "A()"]), ("assert not f(1)", ["False"], ["True"]),
         ("assert abs(f(1) - 0.33) < 1e-6", ["0.33", "0.3300001"], ["0.331", "A()", "nan"]),
         ("assert math.isclose(f(1), 10.0, rel_tol=0.001)", ["10.001", "10"], ["10.1", "inf", "1" + "0" * 400]),
     ],
@@ -466,6 +491,35 @@ def test_what_cannot_be_converted_is_reported(tmp_path, assertion):
         (problem,) = published.load_human_eval(tmp_path)
     assert problem.id == "HumanEval/2" and [check.gives for check in problem.hidden] == ["6", None]
     assert ["are left out" in str(each.message) and "HumanEval/1" in str(each.message) for each in reported] == [True, False]
+
+
+@pytest.mark.parametrize("setup", ["n = 3", "from math import tau as n", "def n(): pass", "for n in (1, 2): pass"])
+@pytest.mark.parametrize("place", ["", "    "])
+def test_an_assertion_that_needs_other_lines_of_its_test_is_not_converted(tmp_path, setup, place):
+    inner = f"    {setup}\n" if place else ""
+    test = f"{'' if place else setup}\ndef check(candidate):\n{inner}    assert candidate(n) == 6\n    assert candidate(1) == 2\n"
+    (tmp_path / "a.jsonl").write_text(json.dumps(HUMAN_EVAL | {"test": test}))
+    with pytest.warns(UserWarning, match="run their unconverted assertions"):
+        (problem,) = published.load_human_eval(tmp_path)
+    assert [(check.call, check.gives) for check in problem.hidden] == [("double(1)", "2"), (f"{test}\ncheck(double)", None)]
+
+
+def test_a_test_without_assertions_is_reported(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(HUMAN_EVAL | {"test": "def check(candidate):\n    pass\n"}))
+    with pytest.warns(UserWarning, match="left out"):
+        assert published.load_human_eval(tmp_path) == []
+
+
+def test_doctests_are_read_from_either_kind_of_docstring(tmp_path):
+    (tmp_path / "a.jsonl").write_text(json.dumps(HUMAN_EVAL | {"prompt": HUMAN_EVAL["prompt"].replace('"""', "'''")}))
+    (double,) = published.load_human_eval(tmp_path)
+    assert [(test.call, test.gives) for test in double.visible] == [("double(2)", "4"), ("double(0)", "0")]
+
+
+def test_the_function_that_the_tests_call_is_not_one_whose_name_ends_like_it(tmp_path):
+    code = "def sum(a):\n    return a\ndef total_sum(a):\n    return sum(a)\n"
+    (tmp_path / "a.jsonl").write_text(json.dumps(MBPP | {"code": code, "test_list": ["assert total_sum(1) == 1"]}))
+    assert published.load_mbpp(tmp_path)[0].entry == "total_sum"
 
 
 def test_files_of_another_format_raise(tmp_path):

@@ -201,6 +201,10 @@ def test_a_containers_output_is_not_trusted(line):
     assert _answer_of(line) is None
 
 
+def test_a_containers_surrogates_become_question_marks():
+    assert _answer_of(b'[null, "ValueError: \\ud800"]') == Answer(error="ValueError: ?") and _answer_of(b'["", null]') == Answer("")
+
+
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap is not installed")
 def test_cpython_in_bubblewrap():
     box = ContainerSandbox("bubblewrap", Limits(seconds=2.0, memory=512_000_000))

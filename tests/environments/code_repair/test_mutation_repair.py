@@ -186,6 +186,9 @@ def test_unknown_problems_and_impossible_limits_raise():
     for environment in (task.MutationRepairEnvironment, CodeRepairEnvironment):
         with pytest.raises(ValueError, match="problem is 'nope': expected the id"):
             environment([PROBLEM]).reset("nope")
+        for empty in ([], iter([])):
+            with pytest.raises(ValueError, match="problems is empty: expected at least one"):
+                environment(empty)
     for turns in (0, "x", None):
         with pytest.raises(ValueError, match="expected an integer of at least 1"):
             task.MutationRepair(PROBLEM, max_turns=turns)

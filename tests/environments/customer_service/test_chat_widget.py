@@ -4,11 +4,14 @@ import re
 
 import pytest
 
+from art_nb.environments import clean
 from customer_service import STOP, Conversation, RuleCustomer, course_tasks, course_world
+from customer_service.airline_clerk import AirlineClerk
+from customer_service.airline_desk import AirlineDesk
 from customer_service.chat_widget import ChatWidget
 from customer_service.clerks import Clerk
 from customer_service.front_desk import FrontDesk
-from customer_service.players import expert
+from customer_service.players import expert, hasty
 
 SHOP, AIRLINE = course_world("retail"), course_world("airline")
 TASKS = {task.id: task for task in course_tasks("retail", "train")}
@@ -74,6 +77,57 @@ def test_a_rule_based_clerk_handles_any_text():
             chat = ChatWidget(SHOP, RETURN, Clerk(hurried), lines=[words, "I am Bea Crane, zip 02148.", words])
             assert chat.shown["error"] == "" and not chat.shown["over"] and len(messages(chat, "agent")) == 3, (words, chat.shown)
             assert not chat.shown["changes"]
+
+
+AIRLINE_LINES = (
+    "Hello", HOSTILE, "nobody_here_1", "I want to cancel reservation A00000.", "add two bags to reservation {key}.",
+    "I want to fly to Rome.", "I want to fly from SFO to JFK on 2024-05-20.", "the name must be Bob {key}", "compensation {key}",
+    "move reservation {key} to 2024-05-20", "cancel reservation {key}", "PayPal",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+@pytest.mark.parametrize("words", AIRLINE_LINES)
+def test_the_airlines_clerk_handles_any_text(words, hurried):
+    key, reservation = next(iter(AIRLINE.records("reservations").items()))
+    task = course_tasks("airline", "val", 1)[0]
+    lines = [words.format(key=key), f"I am {reservation['user_id']}.", words.format(key=key)]
+    chat = ChatWidget(AIRLINE, task, AirlineClerk(hurried), AirlineDesk, lines)
+    assert chat.shown["error"] == "" and (messages(chat, "agent") or chat.shown["over"]), chat.shown
+
+
+def test_the_airlines_clerk_asks_again_after_an_unknown_user_id():
+    task = course_tasks("airline", "val", 1)[0]
+    chat = ChatWidget(AIRLINE, task, AirlineClerk(), AirlineDesk, ["I am nobody_here_1.", "I am nobody_here_1."])
+    assert messages(chat, "agent") == ["What is your user id?"] * 2 and not chat.shown["over"]
+
+
+@pytest.mark.parametrize(("split", "world"), [("retail", SHOP), ("airline", AIRLINE)])
+def test_the_expert_handles_any_text(split, world):
+    (task,), answers = course_tasks(split, "val", 1), ["Bea Crane", "I am Bea Crane, zip 02148.", "nobody_here_1", "#W1", "A00000", "x@y.z"]
+    user_id = task.user_id
+    for words in (*(line.format(key="A00000") for line in AIRLINE_LINES), "Please change the Hat of #W22504.", "I want x. #W22504"):
+        lines = [words, *answers, f"I am {user_id}.", words, "PayPal"]
+        for player in (expert, hasty):
+            chat = ChatWidget(world, task, player, Conversation, lines)
+            assert chat.shown["error"] == "", (words, chat.shown)
+
+
+@pytest.mark.parametrize(("agent", "desk"), [(Clerk(), FrontDesk), (expert, Conversation)])
+def test_a_yes_counts_in_any_case(agent, desk):
+    lines = ["I want to return the Wallet of order #W22504.", "I am Bea Crane, zip 02148.", "gift card", "yes"]
+    chat = ChatWidget(SHOP, RETURN, agent, desk, lines)
+    assert messages(chat, "agent")[-1] == "It has been done." and chat.shown["changes"]
+    chat.lines = [*lines[:3], "That was yesterday. Yesterday!"]
+    assert not chat.shown["changes"]
+
+
+def test_the_message_that_awaits_a_reply_is_cleaned_text():
+    chat = ChatWidget(SHOP, RETURN, lambda desk: desk.say(HOSTILE), Conversation, ["Hello"])
+    assert messages(chat, "agent") == [clean(HOSTILE)] and "\0" not in clean(HOSTILE)
+    for message in (5, None):
+        chat = ChatWidget(SHOP, RETURN, lambda desk, message=message: desk.say(message), Conversation, ["Hello"])
+        assert chat.shown["error"] == f'The agent raised TypeError: the message to the customer is "{message}": expected text'
 
 
 def test_an_exception_of_the_readers_agent_is_shown():

@@ -52,6 +52,11 @@ def test_an_episode_through_the_methods_gets_the_conversations_reward(kind):
         assert environment.get_reward() == 1 and environment.conversation.log == conversation.log
 
 
+def test_an_empty_list_of_tasks_is_rejected():
+    with pytest.raises(ValueError, match="tasks is empty"):
+        RetailEnvironment(tasks=[])
+
+
 def test_a_model_starts_from_the_policy_and_the_customers_first_message():
     task = course_tasks("airline", "test", 1)[0]
     conversation = Conversation(course_world("airline"), task, RuleCustomer(task))

@@ -246,6 +246,11 @@ def test_pass_hat_k_is_the_probability_that_k_attempts_all_succeed():
     for bad in ([], [[1]]):
         with pytest.raises(ValueError, match=r"pass\^2 needs"):
             pass_hat_k(bad, 2)
+    with pytest.raises(ValueError, match="k of at least 1"):
+        pass_hat_k(attempts, 0)
+    for reward_ in (0.5, -0.5):
+        with pytest.raises(ValueError, match="1 for a solved attempt"):
+            pass_hat_k([[reward_, 1]], 1)
 
 
 def test_task_files_of_tau_bench_and_tau2_are_parsed_and_never_executed(tmp_path):
@@ -261,6 +266,11 @@ def test_task_files_of_tau_bench_and_tau2_are_parsed_and_never_executed(tmp_path
         (tmp_path / "bad.py").write_text(bad)
         with pytest.raises(ValueError, match="is not a task file"):
             load_tasks(tmp_path / "bad.py")
+    criteria = json.dumps([row | {"evaluation_criteria": ["x"]}]).encode()
+    for bad_bytes in (b"\xff\xfe", b"[" * 100_000, criteria):
+        (tmp_path / "bad.json").write_bytes(bad_bytes)
+        with pytest.raises(ValueError, match=r"bad\.json is not a task file"):
+            load_tasks(tmp_path / "bad.json")
 
 
 def test_policies_contain_the_words_that_the_tools_require():

@@ -167,6 +167,15 @@ def test_invalid_calls_get_error_messages(shop):
     assert shop.call("get_order_details", {"order_id": ["#W1"]}) == "Error: unhashable type: 'list'"
 
 
+def test_deeply_nested_arguments_are_rejected(planes):
+    """Stored in a record, they could be neither copied nor hashed: the reward would raise a RecursionError."""
+    for depth in (20, 400, 600, 900, 5000):
+        passengers = '{"a":' * depth + "1" + "}" * depth
+        answer = planes.call("update_reservation_passengers", f'{{"reservation_id": "AAAAAA", "passengers": [{passengers}]}}')
+        assert answer.startswith("{" if depth == 20 else "Error: the arguments are n")
+        assert planes.equals(planes.fork()) and len(planes.digest()) == 64 and planes.data()
+
+
 @pytest.mark.parametrize("domain", MAKERS)
 def test_forks_are_independent_and_reset_undoes_all_calls(domain):
     world = World(domain, MAKERS[domain]())

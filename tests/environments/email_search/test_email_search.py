@@ -357,6 +357,11 @@ def test_an_episode_of_the_environment(box):
     assert environment.get_reward() == pytest.approx(1 + 0.1 + 0.1 * 2 / 5)
 
 
+def test_an_empty_list_of_scenarios_is_rejected(box):
+    with pytest.raises(ValueError, match="scenarios is empty"):
+        task.EmailSearchEnvironment(box, [])
+
+
 def test_stock_trl_searches_and_answers(tmp_path, monkeypatch):
     """Only the model's answers are scripted: search, read the first hit, answer with its date."""
     trl = pytest.importorskip("trl")
@@ -447,7 +452,7 @@ def test_a_model_that_avoids_giving_up_answers_what_is_most_probable():
 
         client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
         client = avoid_giving_up(client, len(choices))
-        (found,) = asyncio.run(client.chat.completions.create(temperature=1.0)).choices
+        (found,) = asyncio.run(client.chat.completions.create(temperature=1.0, logprobs=False)).choices
         return next(i for i, each in enumerate(choices) if each is found)
 
     no, yes, likely = choice(task.I_DONT_KNOW, -0.1), choice("10:30", -1.0, -2.0), choice("11:30", -1.0, -1.5)

@@ -173,6 +173,9 @@ def test_the_course_mailbox_is_built_once_in_the_cache(tmp_path, monkeypatch):
     monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + "\n")
     store.course_mailbox.__wrapped__()
     assert len(built) == 2  # a database with another schema is rebuilt
+    folder = built[-1][0]
+    (folder / "mail.sqlite").unlink()  # as a cleaner of caches does, which leaves the folder
+    assert store.course_mailbox.__wrapped__().inboxes() == first.inboxes() and len(built) == 3
 
 
 @pytest.fixture(scope="module")

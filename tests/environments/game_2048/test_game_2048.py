@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from art_nb.trajectories import Trajectory
 from benchmarks.rise import TrainingRecipe
 from game_2048 import environment as g
+from game_2048.criteria import replay
 from game_2048.players import greedy_player, play, random_player
 from game_2048.rules import slide_row, spawn, start_board
 
@@ -291,6 +293,9 @@ def test_random_boards_have_no_tile_above_the_limit():
     for board in [g.random_board(rng, 64) for _ in range(500)]:
         assert g.legal_moves(board)
         assert max(map(max, board)) <= 64
+    for wrong in (0, 2, 100):
+        with pytest.raises(ValueError, match=f"max_tile must be a power of two, at least 4, not {wrong}"):
+            g.random_board(rng, wrong)
 
 
 def test_soft_targets_of_a_stuck_board_are_all_zero():
@@ -333,6 +338,14 @@ def test_the_environment_ends_on_an_argument_of_another_type():
     environment = g.Game2048Environment()
     assert environment.move(3) == g.GAME_OVER
     assert environment.get_reward() == -1.0
+
+
+@pytest.mark.parametrize("arguments", ["[" * 100_000, "[1]", "{}", "left"])
+def test_the_criteria_count_arguments_without_a_direction_as_malformed(arguments):
+    call = {"id": "1", "type": "function", "function": {"name": "move", "arguments": arguments}}
+    answer = {"role": "assistant", "content": "", "tool_calls": [call]}
+    trajectory = Trajectory(messages_and_choices=[{"role": "user", "content": g.Game(0).render()}, answer])
+    assert replay(trajectory).fault == "malformed"
 
 
 def tiny_policy():

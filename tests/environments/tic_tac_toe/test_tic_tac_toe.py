@@ -109,6 +109,9 @@ def test_invalid_moves_and_openings_raise():
     for board in ("", ".", "abcdefghi", "." * 10):
         with pytest.raises(ValueError, match="expected nine squares"):
             Game(board)
+    for board in ("oo.......", "xx.......", "o........"):
+        with pytest.raises(ValueError, match="expected as many x as o, or one more"):
+            TicTacToeEnvironment().reset(board)
     for n in (-1, 10**6):
         with pytest.raises(ValueError, match="the size of the train split"):
             openings("train", n)
@@ -127,3 +130,5 @@ def test_elo_recovers_the_true_ratings():
     assert all(abs(found[name] - true[name]) < 0.5 for name in true)
     always = elo({("a", "b"): 1.0}, games=100)
     assert 400 < always["a"] - always["b"] < 4000
+    with pytest.raises(ValueError, match="expected shares of the points, from 0 to 1"):
+        elo({("a", "b"): 37}, games=48)
