@@ -47,7 +47,10 @@ def listed_pricing(model_name: str) -> TokenPricing | None:
         table: Mapping[str, Any] = load_litellm().model_cost
     except ImportError:
         return None
-    row = table.get(model_name) or table.get(model_name.partition("/")[2]) or {}
+    provider, _, name = model_name.partition("/")
+    row = table.get(model_name) or table.get(name) or {}
+    if model_name not in table and provider not in row.get("litellm_provider", ""):
+        return None  # the same name at another provider
     columns = "input_cost_per_token", "output_cost_per_token"
     caching = "cache_creation_input_token_cost", "cache_read_input_token_cost"
     per_token = [row.get(name) for name in columns + caching]
@@ -99,6 +102,8 @@ def counted_tokens(response: Any, provider: str) -> dict[str, float]:
     if provider == "anthropic":
         names = "cache_creation", "cache_read"
         cached = {f"{name}_per_million": _count(response, f"{name}_input_tokens") or 0.0 for name in names}
+        if _read(response, "usage", "input_tokens") is None:  # in LiteLLM's form, whose prompt_tokens include cached tokens
+            prompt = max(prompt - sum(cached.values()), 0.0)
     else:
         details = "prompt_tokens_details" if _read(response, "usage", "prompt_tokens_details") else "input_tokens_details"
         held = min(_read(response, "usage", details, "cached_tokens") or 0.0, prompt)

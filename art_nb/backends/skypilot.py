@@ -9,6 +9,7 @@ recommends (`uv tool install skypilot`, or pipx): it needs other versions of som
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import re
 import secrets
@@ -119,8 +120,9 @@ class SkyPilotBackend(RemoteBackend):
             base_models: required: the models that the server may train, by name: hub names, or folders on the machine,
                 relative to `art_version` if that is a folder.
 
-        Raises: FileNotFoundError: no command `sky`. ValueError: as `server_task`. RuntimeError: SkyPilot failed (the
-        message has its output), or the server did not start. A machine that was rented stays rented.
+        Raises: FileNotFoundError: no command `sky` or `ssh`, or no `env_path`. ValueError: as `server_task`, or a line of
+        `env_path`. RuntimeError: SkyPilot failed (the message has its output), the server did not start, or it has another
+        token. A machine that was rented stays rented.
         """
         found = sky or shutil.which("sky")
         if found is None:
@@ -129,18 +131,26 @@ class SkyPilotBackend(RemoteBackend):
         task = server_task(gpu, resources, art_version, list(variables), base_models=base_models)
         token_file = Path(path or ".art") / f".{cluster_name}.token"
         if force_restart:
-            await _run([found, "cancel", "--all", "--yes", cluster_name], {}, tail_logs)
+            try:
+                await _run([found, "cancel", "--all", "--yes", cluster_name], {}, tail_logs)
+            except RuntimeError as error:
+                if not re.search("does not exist|not found on the cloud", str(error)):  # the machine was returned
+                    raise
             token_file.unlink(missing_ok=True)
         if token_file.exists():
             token = token_file.read_text(encoding="utf-8")
         else:
             token = secrets.token_urlsafe(32)
             values = variables | {"ART_NB_TOKEN": token}
-            await _launch(found, cluster_name, task, values, idle_minutes, tail_logs)
-            write_file(token_file, token.encode(), private=True)
+            write_file(token_file, token.encode(), private=True)  # first: SkyPilot completes an interrupted launch
+            try:
+                await _launch(found, cluster_name, task, values, idle_minutes, tail_logs)
+            except Exception:
+                token_file.unlink()
+                raise
         tunnel, port = open_tunnel(cluster_name, ssh)
         try:
-            await _wait_until_ready(port, tunnel)
+            await _wait_until_ready(port, tunnel, token)
         except BaseException:
             _end(tunnel)
             raise
@@ -175,11 +185,15 @@ def open_tunnel(cluster_name: str, ssh: Sequence[str] = ("ssh",)) -> tuple[subpr
         port = free.getsockname()[1]
     lasting = ["-o", "ExitOnForwardFailure=yes", "-o", "ServerAliveInterval=30"]
     options = ["-N", *lasting, "-L", f"127.0.0.1:{port}:127.0.0.1:{PORT}"]
-    tunnel = subprocess.Popen([*ssh, *options, cluster_name], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    # In a session of its own: an interrupt of this process does not end it.
+    tunnel = subprocess.Popen([*ssh, *options, cluster_name], **quiet, start_new_session=True)
+    atexit.register(tunnel.terminate)
     return tunnel, port
 
 
 def _end(tunnel: subprocess.Popen) -> None:
+    atexit.unregister(tunnel.terminate)
     tunnel.terminate()
     tunnel.wait()
 
@@ -218,16 +232,20 @@ async def _run(command: list[str], values: dict[str, str], show: bool) -> None:
         raise RuntimeError(f"`sky {command[1]}` failed (exit code {process.returncode}):\n{''.join(output[-15:])}")
 
 
-async def _wait_until_ready(port: int, tunnel: subprocess.Popen) -> None:
+async def _wait_until_ready(port: int, tunnel: subprocess.Popen, token: str) -> None:
     until = time.monotonic() + READY_TIMEOUT
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with httpx.AsyncClient(trust_env=False, headers={"authorization": f"Bearer {token}"}) as http:
         while True:
             if tunnel.poll() is not None:
                 code = tunnel.returncode
-                raise RuntimeError(f"ssh ended (exit code {code}) before the server answered: is the machine running?")
+                ended = f"ssh ended (exit code {code}) before the server answered"
+                raise RuntimeError(f"{ended}: is the machine running? If not, pass force_restart=True.")
             try:
-                if (await http.get(f"http://127.0.0.1:{port}/healthz", timeout=5)).is_success:
+                answer = await http.get(f"http://127.0.0.1:{port}/status", timeout=5)
+                if answer.is_success:
                     return
+                if answer.status_code == 401:
+                    raise RuntimeError("the server has another token: pass the `path` of its start, or force_restart=True")
             except httpx.TransportError:
                 pass
             if time.monotonic() > until:

@@ -95,7 +95,8 @@ class VllmServer:
     async def _loaded(self, folder: Path) -> str:
         """Load the adapter into vLLM unless it is loaded; return its name there, which depends on the adapter's content."""
         name = _adapter_name(folder, (folder / ADAPTER).stat().st_mtime_ns)
-        if name not in self._loading:
+        task, loop = self._loading.get(name), asyncio.get_running_loop()
+        if task is None or task.cancelled() or not (task.done() or task.get_loop() is loop):
             body = {"lora_name": name, "lora_path": str(folder.absolute())}
             fetching = self._connection.fetch("POST", "/v1/load_lora_adapter", body, READ_TIMEOUT)
             self._loading[name] = asyncio.ensure_future(fetching)

@@ -62,7 +62,7 @@ def observation_text(source: str, result: Any) -> str:
     if isinstance(result, list) and any(isinstance(part, dict) and part.get("type") == "image" for part in result):
         raise BrokenEnvironment(f"{source} returned an image: the model can be shown text only.")
     try:
-        return json.dumps(result, ensure_ascii=False)
+        return clean(json.dumps(result, ensure_ascii=False))
     except (TypeError, ValueError, RecursionError) as error:
         raise BrokenEnvironment(f"{source} returned a value that JSON cannot represent: {error}.") from error
 
@@ -77,29 +77,35 @@ class _Episode:
         self.calls, self.max_observation = calls, max_observation
         self.name, self.environment = "the environment", cast(Any, None)
         self.logs: list[str] = []
-        self.failures = 0
+        self.failures, self.entered = 0, False
 
     async def start(self, factory: Callable[[], Any], row: dict[str, Any]) -> str | None:
         self.environment = await self._contract("environment_factory", factory)
-        self.name = type(self.environment).__name__
+        self.name, self.entered = type(self.environment).__name__, not hasattr(self.environment, "__enter__")
         self.methods = _methods(self.environment)
         if methods := sorted(PROPERTIES & self.methods.keys()):
             raise BrokenEnvironment(f"{self.name}.{methods[0]} is a method, so a tool: expected a property. Add @property.")
         self.schemas = environment_tools(self.environment)
-        if hasattr(self.environment, "__enter__"):
-            await self._contract(f"{self.name}.__enter__", self.environment.__enter__)
+        if not self.entered:
+            self.entered = True  # also if it returns after the time limit
+            try:
+                await self._contract(f"{self.name}.__enter__", self.environment.__enter__)
+            except BrokenEnvironment:
+                self.entered = not await self.calls.returned(0)
+                raise
         observation = await self._contract(f"{self.name}.reset", self.environment.reset, **row)
         return None if observation is None else self._text("reset", observation)
 
     async def read(self, name: str, default: Any = None) -> Any:
         """Return a property of the environment."""
-        return await self._contract(f"{self.name}.{name}", getattr, self.environment, name, default)
+        fallback = () if hasattr(type(self.environment), name) else (default,)  # a default would hide a property's error
+        return await self._contract(f"{self.name}.{name}", getattr, self.environment, name, *fallback)
 
     async def number(self, name: str, function: Callable[..., Any], *args: Any) -> float:
         value = await self._contract(f"{self.name}.{name}", function, *args)
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except Exception:  # RuntimeError of a tensor without data, for example
             number = math.nan
         if not math.isfinite(number):
             raise BrokenEnvironment(f"{self.name}.{name} returned {_short(value)}: expected a finite number.")
@@ -133,7 +139,7 @@ class _Episode:
         return self._text(name, result)
 
     async def close(self) -> None:
-        if not hasattr(self.environment, "__exit__"):
+        if not (self.entered and hasattr(self.environment, "__exit__")):
             return
         leave = partial(self.environment.__exit__, None, None, None)
         if await self.calls.returned(GRACE):
@@ -187,7 +193,8 @@ async def rollout_environment(
     `out_of_turns`.
 
     Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns neither text nor JSON, or
-    changes its tools: with `max_exceptions`, gather records it and continues. Any exception from the client.
+    changes its tools: with `max_exceptions`, gather records it and continues. TypeError, ValueError: as `environment_tools`,
+    or for `max_turns` or `prompt`. Any exception from the client.
     """
     if max_turns < 1:
         raise ValueError(f"max_turns is {max_turns}: expected 1 or more")
@@ -195,14 +202,17 @@ async def rollout_environment(
     episode = _Episode(calls, max_observation)
     try:
         observation = await episode.start(environment_factory, row or {})
-        *before, last = [dict(message) for message in prompt]
+        messages = [] if isinstance(prompt, str) else [dict(message) for message in prompt]
+        if not messages or not isinstance(messages[-1].get("content"), str):
+            raise ValueError("prompt must be a list of messages, of which the last has text as its content")
+        *before, last = messages
         first: Messages = [*before, {**last, "content": last["content"] + (observation or "")}]  # type: ignore[list-item]
         trajectory = Trajectory(messages_and_choices=[*first], metadata=metadata or {}, logs=episode.logs)
         request = {"tools": list(episode.schemas.values()) or None} | request
         trajectory.tools = request["tools"]
         rewards = await _play(client, episode, trajectory, {"model": model, **request}, max_turns, turn_rewards)
         trajectory.reward = await episode.reward()
-        trajectory.metrics |= {**await episode.read("metrics", {}), "tool_failures": episode.failures}
+        trajectory.metrics |= {**(await episode.read("metrics") or {}), "tool_failures": episode.failures}
         trajectory.logs = episode.logs
         trajectory.turn_rewards = rewards or None
         return trajectory

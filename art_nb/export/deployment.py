@@ -63,7 +63,7 @@ class DeploymentResult(BaseModel):
 
 def key_from_environment(name: str) -> str:
     """Return the variable's value. Raises: ValueError when it is not set."""
-    if not (key := os.environ.get(name)):
+    if not (key := os.environ.get(name, "").strip()):  # a key read from a file may end with a newline
         raise ValueError(f"{name} is not set: expected a key in this environment variable")
     return key
 
@@ -90,7 +90,8 @@ async def deploy_model(
     Raises:
         FileNotFoundError: no adapter in checkpoint_path. ValueError: a key or setting is missing, or the base model is not
         on the hub. TypeError: the config of the other provider. PermissionError: the provider rejects the key.
-        RuntimeError: it rejects the model. TimeoutError: it takes more than five minutes.
+        RuntimeError: it rejects the model. TimeoutError: it takes more than five minutes. ImportError: boto3 or wandb is
+        missing. httpx.TransportError, or boto3's errors: the service cannot be reached, or the upload fails.
     """
     if provider not in get_args(Provider):
         raise ValueError(f"provider is {provider!r}: expected 'together' or 'wandb'")
@@ -201,7 +202,9 @@ def deploy_wandb(
         raise ImportError("the package wandb is missing: python -m pip install wandb") from None
 
     files = _files_to_deploy(model, checkpoint_path)
-    settings = wandb.Settings(api_key=key_from_environment("WANDB_API_KEY"), silent=not verbose, **PRIVATE)
+    # Neither offline (WANDB_MODE) nor in another run of this process.
+    options = {"mode": "online", "reinit": "create_new", "silent": not verbose, **PRIVATE}
+    settings = wandb.Settings(api_key=key_from_environment("WANDB_API_KEY"), **options)
     metadata = {"wandb.base_model": model.base_model} | ({"wandb.provenance": config.provenance} if config else {})
     artifact = wandb.Artifact(model.name, type="lora", metadata=metadata, storage_region=WANDB_REGION)
     for path in files:

@@ -99,6 +99,8 @@ class Generation:
     def cancel(self) -> None:
         """Stop sampling, because the caller no longer waits."""
         self.finish_reason = self.finish_reason or "cancelled"
+        if not self.done.get_loop().is_closed():  # a server's answer is awaited there
+            self.done.cancel()
 
     def content_length(self) -> int:
         """Return the number of tokens that are content: all but the end token.

@@ -123,7 +123,10 @@ class IncrementalTemplate(ChatTemplate):
     def _rendered(self, block: list[dict], first: bool) -> str:
         if first:
             return self.render(block, add_generation_prompt=False)
-        return self.render([USER, *block], add_generation_prompt=False).removeprefix(self._user)
+        whole = self.render([USER, *block], add_generation_prompt=False)
+        if not whole.startswith(self._user):
+            raise RequestError(f"messages: this model's chat template moves a later message of role {block[0]['role']!r}")
+        return whole[len(self._user) :]
 
     def _frame(self, message: dict, first: bool) -> tuple[str, str] | None:
         """Return the template's text before and after an unchanged content of a user or tool; None for other messages."""

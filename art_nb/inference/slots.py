@@ -23,6 +23,7 @@ class Slots:
         count = len(cache.lengths)
         self.cache, self.owners, self.free = cache, [("", 0)] * count, dict.fromkeys(range(count))
         self.held: list[list[int]] = [[] for _ in range(count)]
+        self._blocked: Generation | None = None  # the one that did not fit; later ones wait, too, or it might wait forever
 
     def clear(self, policy: str | None = None) -> None:
         """Drop the tokens of one policy, or of all."""
@@ -37,21 +38,23 @@ class Slots:
         """Give waiting generations a free slot each. Returns those admitted, and those that still wait.
 
         A prefix of the prompt that some slot holds is not computed again. active: generations that have a slot. most_tokens:
-        the maximum size of the cache, which is slots times the longest conversation; None: no limit.
+        the maximum of slots times the longest conversation, of which up to 9/4 are allocated, as buffers grow by half.
         """
         # Continued conversations come first, so that each finds its slot unchanged. Those of one policy get adjacent slots.
-        queue = sorted(waiting, key=lambda generation: (generation.previous_slot is None, generation.policy.name))
+        queue = sorted(waiting, key=lambda each: (each is not self._blocked, each.previous_slot is None, each.policy.name))
         if len({generation.client for generation in queue}) > 1:
             queue = _in_turns(queue, active)
         longest_unused = iter(sorted(islice(self.free, len(queue))))
         admitted: list[Generation] = []
         delayed: list[Generation] = []
+        self._blocked = None
         for generation in queue:
-            if not self.free or sum(len(each.pending) for each in admitted) > MAX_PREFILL:
+            if not self.free or self._blocked or sum(len(each.pending) for each in admitted) > MAX_PREFILL:
                 delayed.append(generation)
                 continue
             rows = self._rows([*active, *admitted], generation, most_tokens)
             if rows == 0:
+                self._blocked = generation
                 delayed.append(generation)
                 continue
             owner, prompt = generation.owner, generation.prompt

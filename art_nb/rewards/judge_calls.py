@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 RETRYABLE = {408, 409, 425, 429}  # HTTP statuses; 500 and above are retryable, too
-TOO_LONG = re.compile(r"context[ _](length|window)|maximum context|prompt is too long|too many (input )?tokens", re.I)
+TOO_LONG = re.compile(
+    r"context[ _](length|window|size)|maximum context|model's context of|prompt is too long|too many (input )?tokens", re.I
+)
 MAX_RETRY_AFTER = 60.0  # seconds
 
 
@@ -105,12 +107,14 @@ def _reply(response: Any, model: str, provider: str) -> JudgeReply:
     if not choices or choices[0].message is None:
         raise JudgeUnavailable(f"the server's answer contains no choice: {str(response)[:200]!r}")
     message, usage, builder = choices[0].message, response.usage, MetricsBuilder.active_or_none()
-    known = builder.registered_cost(response, provider=provider, model_name=model) if builder and usage else None
+    prompt, completion = (getattr(usage, f"{name}_tokens", None) for name in ("prompt", "completion"))
+    priced = builder is not None and None not in (prompt, completion)
+    known = builder.registered_cost(response, provider=provider, model_name=model) if builder and priced else None
     return JudgeReply(
         text=message.content or "",
         finish_reason=choices[0].finish_reason,
         refusal=getattr(message, "refusal", None),
-        prompt_tokens=usage.prompt_tokens if usage else 0,
-        completion_tokens=usage.completion_tokens if usage else 0,
-        cost_usd=known if builder and usage else stated_cost(response),
+        prompt_tokens=prompt or 0,
+        completion_tokens=completion or 0,
+        cost_usd=known if priced else stated_cost(response),
     )

@@ -112,7 +112,7 @@ async def _judge(
         return Judgement([])
     conversations = [[history.messages() for history in trajectory.histories()] for trajectory in trajectories]
     if len(trajectories) > 1 and all(each == conversations[0] for each in conversations):
-        log.warning("all %d trajectories are identical: the group gives no training signal", len(trajectories))
+        log.warning("all %d conversations are identical: no training signal if the judge reads only them", len(trajectories))
     judgement = await judge_model.judge(trajectories, rubric)
     if debug:
         for score in judgement.scores:
@@ -127,7 +127,7 @@ def group_name(group: TrajectoryGroup) -> str:
     facts = group.metadata or shared
     if facts:
         return "group " + ", ".join(f"{name}={value}" for name, value in facts.items())
-    questions = [str(message["content"]) for message in first.messages() if message["role"] == "user"]
+    questions = [str(message["content"]) for message in first.messages() if message.get("role") == "user"]
     return f"the group that begins with {questions[0][:80] if questions else ''!r}"
 
 

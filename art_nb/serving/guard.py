@@ -24,10 +24,9 @@ import hashlib
 import re
 import time
 from collections import Counter
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import HTMLResponse, JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -113,7 +112,7 @@ class Guard:
         left = min(burst, left + (now - counted_at) * rate)
         if len(self._buckets) >= MAX_ADDRESSES:
             self._buckets.clear()
-        self._buckets[client] = (max(left - 1, 0.0), now)
+        self._buckets[client] = (left - 1 if left >= 1 else left, now)
         if left < 1:
             raise StatusError(429, f"more than {rate:g} requests per second from this address: send fewer", **RETRY)
 
@@ -121,11 +120,9 @@ class Guard:
         scheme, _, token = headers.get(b"authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             return self.token.matches(token.strip())
-        try:
-            morsel = SimpleCookie(headers.get(b"cookie", "")).get(self.token.cookie_name)
-        except CookieError:
-            return False
-        return morsel is not None and self.token.accepts_cookie(morsel.value)
+        # Lenient: cookies of other programs on localhost, whose ports share them, may be malformed.
+        cookie = cookie_parser(headers.get(b"cookie", "")).get(self.token.cookie_name)
+        return cookie is not None and self.token.accepts_cookie(cookie)
 
     async def _call_app(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Call the app. Limit the bytes received, whatever content-length states; answer 503 when the server shuts down."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas
 
 EVALUATION = ("val", "test")  # splits whose costs count as evaluation costs
+AUTOMATIC = ("time/step_wall_s", "time/step_actor_s", "time/step_trainer_s", "data/step_trainer_tokens")  # from backends
 COST_CONTEXTS = {**dict.fromkeys(EVALUATION, "eval"), "sft": "train"}  # other splits use their own name
 
 
@@ -105,8 +106,8 @@ class RunLog:
         groups and their trajectories. Seconds and counts that the user added to the builder replace the automatic ones.
         """
         builder = self.metrics_builder(COST_CONTEXTS.get(_checked(split), split))
-        given = builder.pending()[0]
-        row = {name: value for name, value in row.items() if name not in given or name != "time/step_actor_s"}
+        given, counted = builder.pending()[0], counts(groups, split)
+        row = {name: value for name, value in row.items() if name not in given or name not in (*AUTOMATIC, *counted)}
         for metrics in (row, *(each.metrics for group in groups for each in (group, *group))):
             for name, value in metrics.items():
                 if name.startswith(SUMMED_PREFIXES) and "/cum/" not in name:
@@ -114,8 +115,8 @@ class RunLog:
         for group in groups:
             if "judge_cost_usd" in group.metrics:
                 builder.add_cost(f"{builder.cost_context}/{JUDGE}", group.metrics["judge_cost_usd"])
-        trained = split in ("train", "sft") and (groups or "time/step_trainer_s" in row)
-        for name, value in {**(self._usage() if trained else {}), **counts(groups, split)}.items():
+        trained = split in ("train", "sft") and (groups or "time/step_trainer_s" in {*row, *given})
+        for name, value in {**(self._usage() if trained else {}), **counted}.items():
             if name not in row and name not in given:
                 builder.add_metric(name, value)
         if split in EVALUATION and "time/step_eval_s" not in {*row, *given}:
@@ -204,7 +205,8 @@ def trajectory_table(found: list[dict[str, Any]]) -> pandas.DataFrame:
         fields = {name: value for name, value in record.items() if name not in nested}
         numbers = {name: number(value) for name, value in record["metrics"].items()}
         fields["reward"], fields["advantage"] = number(record["reward"]), number(record["advantage"])
-        table.append({**{n: fields[n] for n in ("step", "split")}, **record["metadata"], **numbers, **fields})
+        metadata = {name: number(value) for name, value in record["metadata"].items()}
+        table.append({**{n: fields[n] for n in ("step", "split")}, **metadata, **numbers, **fields})
     return pandas.DataFrame(table)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable
+from itertools import zip_longest
 from typing import Any
 
 from art_nb.metrics import SUMMED_PREFIXES
@@ -15,7 +16,7 @@ from art_nb.trajectories.usage import rollout_seconds
 
 def as_groups(trajectories: Iterable[Trajectory | BaseException] | Iterable[TrajectoryGroup]) -> list[TrajectoryGroup]:
     """Return groups unchanged, and loose trajectories and exceptions as one group. Raises: TypeError for a mixture."""
-    items = [trajectories] if isinstance(trajectories, TrajectoryGroup) else list(trajectories)
+    items = [trajectories] if isinstance(trajectories, TrajectoryGroup | Trajectory) else list(trajectories)
     groups = [item for item in items if isinstance(item, TrajectoryGroup)]
     members = [item for item in items if isinstance(item, Trajectory | BaseException)]
     if len(groups) == len(items):
@@ -79,8 +80,14 @@ def counts(groups: list[TrajectoryGroup], split: str) -> dict[str, int]:
     if tokens := sum(len(getattr(choice, "token_ids", None) or ()) for choice in choices):
         found["data/step_actor_tokens"] = tokens
     if split == "train":
-        found["data/step_num_groups_trainable"] = sum(len({t.reward for t in group}) > 1 for group in groups)
+        found["data/step_num_groups_trainable"] = sum(_has_signal(group) for group in groups)
     return found
+
+
+def _has_signal(group: TrajectoryGroup) -> bool:
+    """Whether the rewards, or the rewards of a turn, differ. A turn that a trajectory did not reach has reward 0."""
+    rewards = [[t.reward] if t.turn_rewards is None else t.turn_rewards for t in group]
+    return any(len({*turn}) > 1 for turn in zip_longest(*rewards, fillvalue=0.0))
 
 
 def scenario_ids(groups: Iterable[TrajectoryGroup]) -> list[str]:

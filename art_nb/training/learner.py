@@ -65,6 +65,8 @@ class Learner(SequenceTrainer, GRPOTrainer):
             args=GRPOConfig(**trl_settings(policy, output_dir) | {"temperature": 1.0} | given | fixed),
             train_dataset=Dataset.from_dict({"prompt": [""]}),
         )
+        if not self.temperature:
+            raise ValueError(f"grpo: temperature is {self.temperature}: expected a number above 0")
         if self.loss_type == "vespo":
             raise ValueError("loss_type 'vespo' takes one advantage per sequence, not one per token: use another type")
         if getattr(self.args, "use_adaptive_entropy", False):

@@ -243,7 +243,7 @@ def _load_with_unsloth(name: str, init_args: dict, peft_args: dict, seed: int):
     with redirect_stdout(StringIO()):  # Unsloth prints a banner
         model, tokenizer = unsloth.FastLanguageModel.from_pretrained(name, **init_args)
     if is_adapter(name):
-        return model, _load_tokenizer(name)
+        return model, _load_tokenizer(name, **_source(init_args))
     settings, seed, requested = _lora_settings(model, peft_args, seed)
     checkpointing = requested or init_args["use_gradient_checkpointing"]
     model = unsloth.FastLanguageModel.get_peft_model(

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 
 import traitlets as t
 
+from art_nb.storage import run_log
+
 from .group_strips import draw_strips
 from .view import BLUE, GREY, HERE, ORANGE, View, figure, module, number, plain, png, style_axes, table
 
@@ -69,7 +71,8 @@ class TrainingView(View):
     finished = t.Bool(False).tag(sync=True)
 
     def __init__(self, total_steps: int | None = None, title: str | None = None, panels: Iterable[str] = ()) -> None:
-        super().__init__(total_steps=total_steps, title=title or "", panels=list(panels))
+        panels = [panels] if isinstance(panels, str) else list(panels)
+        super().__init__(total_steps=total_steps, title=title or "", panels=panels)
         self._started: float | None = None
         self._waits_for_cell = False
 
@@ -201,7 +204,8 @@ class TrainingView(View):
 
 def _row(row: dict) -> dict:
     shown = {key: value for key, value in dict(row).items() if not key.startswith(TOTALS) or key in KNOWN}
-    row = {key: value for key, value in plain(shown).items() if value is not None}
+    stored = {key: run_log.number(value) for key, value in plain(shown).items()}  # history.jsonl has NaN as text
+    row = {key: value for key, value in plain(stored).items() if value is not None}
     if not isinstance(row.get("step"), (int, float)):
         raise ValueError(f'A history row needs a number under "step"; this one has {sorted(row)}.')
     row.setdefault("time", time.time())

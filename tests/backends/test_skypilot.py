@@ -125,6 +125,8 @@ if command == "launch":
     job = subprocess.Popen(["sh", "-c", task["run"]], env=os.environ | {{"HOME": folder}}, start_new_session=True,
                            stdout=open(folder + "/log", "w"), stderr=subprocess.STDOUT)
     open(folder + "/job", "w").write(str(job.pid))
+elif os.path.exists(folder + "/gone"):
+    sys.exit(open(folder + "/gone").read())
 else:
     os.killpg(int(open(folder + "/job").read()), signal.SIGKILL)
 """
@@ -236,6 +238,74 @@ def test_the_token_file_is_readable_by_its_owner_only(cloud, tmp_path):
 
     assert asyncio.run(main()) == 0o600
     assert [call[0] for call in calls(cloud)] == ["launch", "cancel", "launch", "down"]
+
+
+def test_an_interrupted_launch_is_not_repeated(cloud, monkeypatch, launch=skypilot._launch):
+    async def interrupted(*arguments):
+        await launch(*arguments)
+        raise asyncio.CancelledError
+
+    async def main():
+        with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+            patch.setattr(skypilot, "_launch", interrupted)
+            await SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False)
+        await (await SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False)).close()
+
+    asyncio.run(main())
+    assert [call[0] for call in calls(cloud)] == ["launch"]
+
+
+def test_a_server_with_another_token_raises(cloud, tmp_path):
+    async def main():
+        async with await SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False):
+            (tmp_path / "here/.art.token").write_text("of an earlier start")
+            with pytest.raises(RuntimeError, match="another token"):
+                await SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False)
+
+    asyncio.run(main())
+
+
+RETURNED = """
+import json
+from types import SimpleNamespace
+from sky.backends import backend_utils as sky
+found = []
+sky.refresh_cluster_status_handle = lambda name: (None, None)
+handle = SimpleNamespace(launched_resources=SimpleNamespace(use_spot=False))
+for record in (None, {"status": "UP", "autostop": 60, "to_down": True, "handle": handle}):
+    sky.global_user_state.get_cluster_from_name = lambda *_, **__: record
+    try:
+        sky.check_cluster_available("art", operation="cancelling jobs")
+    except sky.exceptions.ClusterDoesNotExist as error:
+        found.append(str(error))
+print("FOUND" + json.dumps(found))
+"""
+
+
+def test_force_restart_rents_a_new_machine_when_skypilot_has_returned_it(sky_python, cloud, tmp_path):
+    """With SkyPilot's own messages: the first call after the return has another one than later calls."""
+    messages = run_in_sky(sky_python, RETURNED)
+    assert len(messages) == 2
+
+    async def main():
+        for message in messages:
+            (tmp_path / "cloud/gone").write_text(message)
+            await (await SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False, force_restart=True)).close()
+            (tmp_path / "cloud/gone").unlink()
+            await skypilot._run([cloud["sky"], "down", "--yes", "art"], {}, show=False)
+        (tmp_path / "cloud/gone").write_text("no credentials")
+        with pytest.raises(RuntimeError, match="(?s)`sky cancel` failed.*no credentials"):
+            await SkyPilotBackend.initialize_cluster(**cloud, tail_logs=False, force_restart=True)
+
+    asyncio.run(main())
+    assert [call[0] for call in calls(cloud)] == ["cancel", "launch", "down"] * 2 + ["cancel"]
+
+
+def test_the_tunnel_outlives_an_interrupt_and_ends_with_the_process():
+    code = "tunnel, _ = open_tunnel('art', ['sh', '-c', 'exec sleep 60']); print(os.getpgid(tunnel.pid) != os.getpgid(0))"
+    code = f"import os; from art_nb.backends.skypilot import open_tunnel; {code}"
+    ran = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30)  # until the tunnel, too, closes stdout
+    assert ran.stdout == b"True\n"
 
 
 def test_a_missing_sky_command_raises(monkeypatch, tmp_path):

@@ -7,7 +7,7 @@ from test_backend import gather
 from vllm_stand_in import TABLE, VllmStandIn
 
 import art_nb as art
-from art_nb.backends.vllm import RANKS, VllmBackend, command, environment
+from art_nb.backends.vllm import RANKS, VllmBackend, VllmServer, command, environment
 from art_nb.inference.chat import RequestError
 
 CONFIG = {"peft_args": {"r": 4, "lora_alpha": 8}}
@@ -139,6 +139,49 @@ def test_a_cancelled_request_leaves_nothing_behind(stand_in, tiny_base, tmp_path
         assert (await ask(model, QUESTIONS[1])).token_ids
 
     asyncio.run(main())
+
+
+def test_a_cancelled_stream_leaves_nothing_behind(stand_in, tiny_base, tmp_path):
+    async def main():
+        model = await registered(backend(stand_in, tmp_path), tiny_base, "left")
+        await ask(model, QUESTIONS[1])  # loads the adapter
+        asked, left = len(stand_in.requests), stand_in.disconnected
+        with stand_in.lock:
+            stream = await model.openai_client().chat.completions.create(messages=QUESTIONS[0], max_tokens=8, n=2, stream=True)
+            assert (await anext(aiter(stream))).choices[0].delta.role == "assistant"
+            await until(lambda: len(stand_in.requests) == asked + 2)
+            await stream.close()
+            await until(lambda: asyncio.all_tasks() == {asyncio.current_task()})
+        await until(lambda: stand_in.disconnected == left + 2)
+        assert (await ask(model, QUESTIONS[1])).token_ids
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_an_adapter_whose_load_was_cancelled_or_abandoned_is_loaded_again(tmp_path, monkeypatch, closed):
+    """closed: whether the first event loop cancels its tasks when it ends, as `asyncio.run` does, or is closed without that."""
+    (tmp_path / "adapter_model.safetensors").write_bytes(b"weights")
+    server, fetched, delay = VllmServer("http://127.0.0.1:9", "none", 0), [], [3600]
+
+    async def fetch(self, method, path, body=None, timeout=None):
+        fetched.append(path)
+        await asyncio.sleep(delay[0])
+        return b'{"choices": ["answer"]}'
+
+    async def impatient():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(server.complete(tmp_path, {}), 0.1)
+
+    monkeypatch.setattr("art_nb.backends.vllm.Connection.fetch", fetch)
+    if closed:
+        asyncio.run(impatient())
+    else:
+        (loop := asyncio.new_event_loop()).run_until_complete(impatient())
+        loop.close()
+    delay[0] = 0
+    assert [asyncio.run(server.complete(tmp_path, {})) for _ in range(2)] == ["answer"] * 2
+    assert fetched == ["/v1/load_lora_adapter"] * 2 + ["/v1/completions"] * 2
 
 
 def test_a_missing_setting_or_server_raises(tiny_base, tmp_path):

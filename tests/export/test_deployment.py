@@ -168,6 +168,17 @@ def test_together_reuses_the_job_of_a_step(model, checkpoint, at_together):
     assert payload["model_source"] == "https://huggingface.co/me/agent"
 
 
+def test_a_key_may_end_with_a_newline(model, checkpoint, at_together, monkeypatch):
+    """As one read from a file does."""
+    with standing_in(Together()) as (url, _):
+        at_together(url)
+        monkeypatch.setenv("TOGETHER_API_KEY", f"{KEY}\n")
+        assert deployed(model, checkpoint).inference_model_name == "me/mails-agent-7"
+        monkeypatch.setenv("TOGETHER_API_KEY", "\n")
+        with pytest.raises(ValueError, match="TOGETHER_API_KEY is not set"):
+            deployed(model, checkpoint)
+
+
 def test_together_downloads_from_s3(model, checkpoint, at_together, monkeypatch):
     """boto3 uploads an archive of the two adapter files and signs its URL."""
     pytest.importorskip("boto3")
@@ -252,22 +263,28 @@ class WeightsAndBiases:
 
 
 WANDB = """
-import asyncio, sys
+import asyncio, os, sys
 import art_nb as art
 from art_nb.utils.deploy_model import WandbDeploymentConfig, deploy_model
 model = art.TrainableModel(name="agent", project="mails", base_model="Qwen/Qwen2.5-14B-Instruct", entity="me")
 config = WandbDeploymentConfig(provenance=["local-rl"])
+if "RUN" in os.environ:
+    import wandb
+    run = wandb.init(mode=os.environ["RUN"], project="another")
 try:
     print("DEPLOYED", asyncio.run(deploy_model(model, sys.argv[1], 7, "wandb", config)).inference_model_name)
 except (PermissionError, RuntimeError) as error:
     print("REJECTED", type(error).__name__, error)
+if "RUN" in os.environ:
+    run.log({"reward": 1})
+    print("ACTIVE", wandb.run is run, run.summary["reward"])
 """
 
 
-def deploy_by_wandb(checkpoint, folder, at):
-    """Deploy in a subprocess: wandb's client keeps global state."""
+def deploy_by_wandb(checkpoint, folder, at, **more):
+    """Deploy in a subprocess: wandb's client keeps global state. more: environment variables; RUN: the mode of a run that is active."""
     with standing_in(at) as (at.url, requests):
-        variables = {"WANDB_BASE_URL": at.url, "WANDB_API_KEY": KEY.ljust(40, "x"), "WANDB_DIR": str(folder), "HOME": str(folder)}
+        variables = {"WANDB_BASE_URL": at.url, "WANDB_API_KEY": KEY.ljust(40, "x"), "WANDB_DIR": str(folder), "HOME": str(folder), **more}
         command = [sys.executable, "-c", WANDB, str(checkpoint)]
         run = subprocess.run(command, capture_output=True, text=True, env=os.environ | variables, cwd=folder, timeout=300)
     return run.stdout + run.stderr, requests
@@ -286,6 +303,15 @@ def test_wandb_gets_an_artifact_with_the_adapter_only(checkpoint, tmp_path):
     everything = str(requests) + output
     assert "optimizer" not in everything and KEY not in output
     assert "requirements.txt" not in everything and "wandb-metadata" not in everything, "it describes this machine"
+
+
+def test_wandb_deploys_beside_the_users_runs(checkpoint, tmp_path):
+    """One is active, and WANDB_MODE disables the others."""
+    pytest.importorskip("wandb")
+    at = WeightsAndBiases(KEY.ljust(40, "x"))
+    output, _ = deploy_by_wandb(checkpoint, tmp_path, at, RUN="offline", WANDB_MODE="disabled")
+    assert "DEPLOYED wandb-artifact:///me/mails/agent:step7" in output and "ACTIVE True 1" in output
+    assert at.files["adapter_config.json"] == files(checkpoint)["adapter_config.json"]
 
 
 def test_wandb_rejects_the_key(checkpoint, tmp_path):

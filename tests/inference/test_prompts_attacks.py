@@ -157,6 +157,17 @@ def test_a_template_that_refuses_some_contents_renders_the_others(qwen):
         template.prompt([user("first"), user("0")])
 
 
+def test_a_template_that_moves_a_later_message_raises(qwen):
+    """As DeepSeek's do: the last system message comes first."""
+    tokenizer = with_template(qwen, "{{ m.content }}")
+    loop = tokenizer.chat_template.replace("{% for m in messages %}", "{% for m in messages if m.role != 'system' %}")
+    tokenizer.chat_template = "{{ (messages | selectattr('role', 'eq', 'system') | list)[-1:] | map(attribute='content') | join }}" + loop
+    template, messages = IncrementalTemplate(tokenizer, None, {}), [{"role": "system", "content": "a"}, user("b"), user("c")]
+    assert template.by_message and template.control.ids(template.prompt(messages)) == theirs(tokenizer, messages, opening=False)
+    with pytest.raises(RequestError, match="moves a later message of role 'system'"):
+        template.prompt([*messages, {"role": "system", "content": "d"}])
+
+
 def test_only_known_roles_may_be_part_of_a_control_token():
     tokenizer = chat_families.make("phi3")
     tokenizer.chat_template = "{% for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{% endfor %}"

@@ -1,6 +1,7 @@
 """Costs, seconds and tokens in history(), by step and split, and their sums over the run and a restart."""
 
 import asyncio
+import importlib.util
 import json
 import math
 from types import SimpleNamespace
@@ -11,15 +12,18 @@ from test_backend import base, gather, registered  # noqa: F401
 from tiny_models import make_checkpoint  # noqa: F401
 
 import art_nb as art
-from art_nb.api_costs import listed_pricing
+from art_nb.api_costs import counted_tokens, listed_pricing, load_litellm
 from art_nb.backends.base import FileBackend, RegisteredModel
 from art_nb.backends.steps import StepRequest
 from art_nb.metrics import MetricsBuilder, track_api_cost
 from art_nb.storage import run_log
+from art_nb.storage.summary import as_groups, counts, summary
 from art_nb.training.names import PolicyNames
+from art_nb.training.sequences import compute_advantages, has_signal
 from art_nb.types import TrainResult
 from art_nb.widgets import TrainingView
 
+NEEDS_LITELLM = pytest.mark.skipif(importlib.util.find_spec("litellm") is None, reason="pip install 'art-nb[judge]'")
 EPOCH = {"data/step_num_scenarios": 2, "data/step_num_trajectories": 8, "data/step_num_groups_submitted": 2}
 
 
@@ -162,11 +166,18 @@ def test_seconds_and_counts_in_the_builder_replace_automatic_ones(tmp_path):
                 builder = model.metrics_builder(context)
                 builder.add_data(step_num_scenarios=7, step_actor_tokens=70)
                 builder.add_user_timing(step_eval_s=50, step_wall_s=60, step_actor_s=35)
+                builder.add_metric("time/step_trainer_s", 20)
+                builder.add_metric("data/step_trainer_tokens", 200)
                 builder.add_cost("gpu", 0.5)
-            await model.log(groups, split, metrics={"time/step_actor_s": 9.0, "time/step_trainer_s": 1.0}, step=1)
+            # A RemoteBackend's rows contain all of these.
+            automatic = {"data/step_trainer_tokens": 10.0, "time/step_actor_s": 9.0, "time/step_trainer_s": 1.0, "time/step_wall_s": 2.0}
+            await model.log(groups, split, metrics=automatic | {"data/step_num_scenarios": 1, "data/step_actor_tokens": 2}, step=1)
         return model.run_log.rows()
 
     *given, test = asyncio.run(main())
+    trainer = "time/step_trainer_s", "data/step_trainer_tokens"
+    assert [[row[name] for name in trainer] for row in (*given, test)] == [[20, 200], [20, 200], [1, 10]]
+    assert (test["time/cum/trainer_s"], test["data/cum/trainer_tokens"]) == (41, 410)
     names = [f"data/step_{name}" for name in ("num_scenarios", "actor_tokens")] + [f"time/step_{n}_s" for n in ("eval", "wall", "actor")]
     for row in given:
         assert [row[name] for name in (*names, "costs/gpu")] == [7, 70, 50, 60, 35, 0.5] and row["data/step_num_trajectories"] == 1
@@ -302,6 +313,48 @@ def test_an_unknown_price_raises():
     assert asyncio.run(builder.flush())["costs/train/a"] == listed.prompt_per_million + 0.125
     with pytest.raises(LookupError):
         MetricsBuilder.get_active()
+
+
+@NEEDS_LITELLM
+def test_another_providers_price_of_a_model_of_the_same_name_is_not_used():
+    litellm = load_litellm()
+    names = "openai/gpt-4o anthropic/claude-sonnet-4-5 vertex_ai/gemini-2.5-pro bedrock/amazon.nova-pro-v1:0 cohere/command-r-08-2024 gpt-4o"
+    for name in names.split():
+        listed, priced = listed_pricing(name), litellm.cost_per_token(model=name, prompt_tokens=1000, completion_tokens=1000)
+        assert (listed.prompt_per_million, listed.completion_per_million) == pytest.approx([usd * 1000 for usd in priced])
+    assert litellm.model_cost["deepseek-chat"]["input_cost_per_token"] and listed_pricing("hosted_vllm/deepseek-chat") is None
+    assert listed_pricing("ollama/gpt-4o") is None and listed_pricing("nobody/knows-it") is None
+    assert listed_pricing("openai/gpt-3.5-turbo-instruct"), "its provider in the table is text-completion-openai"
+
+
+@NEEDS_LITELLM
+def test_cached_tokens_of_anthropic_are_counted_once_in_its_own_form_and_in_litellms():
+    usage = {"input_tokens": 70, "cache_creation_input_tokens": 30, "cache_read_input_tokens": 1000, "output_tokens": 5}
+    converted = load_litellm().AnthropicConfig().calculate_usage(usage, reasoning_content=None)
+    assert converted.prompt_tokens == 1100
+    own, litellms = (counted_tokens({"usage": each}, "anthropic") for each in (usage, converted))
+    cached = {"cache_creation_per_million": 30, "cache_read_per_million": 1000}
+    assert own == litellms == cached | {"prompt_per_million": 70, "completion_per_million": 5}
+
+
+def test_a_group_is_trainable_if_the_trainer_finds_a_signal_in_it():
+    def played(reward, turn_rewards):
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "a"}}
+        answers = [Choice.model_validate(choice) for _ in turn_rewards or [0]]
+        question = {"role": "user", "content": "?"}
+        return art.Trajectory(messages_and_choices=[question, *answers], reward=reward, turn_rewards=turn_rewards)
+
+    plain, by_turn = [(1, None), (0, None)], [(1, [0, 1]), (1, [1, 0])]
+    silent = [[(1, None)] * 2, [(1, [0, 1])] * 2, [(1, [1]), (0, [1])], [(0, [0]), (0, [0, 0])]]
+    for members, expected in [(plain, 1), (by_turn, 1), *((each, 0) for each in silent)]:
+        group = art.TrajectoryGroup([played(*each) for each in members])
+        (unscaled,) = compute_advantages([group], art.TrainConfig(scale_rewards="none"))
+        assert counts([group], "train")["data/step_num_groups_trainable"] == has_signal(group, unscaled) == expected, members
+
+
+def test_a_single_trajectory_is_one_group():
+    (group,) = as_groups(trajectory := art.Trajectory(reward=2))
+    assert group.trajectories == [trajectory] and summary([group])["reward"] == 2
 
 
 def test_given_prices_do_not_load_litellm(monkeypatch):

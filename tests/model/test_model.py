@@ -161,9 +161,10 @@ def test_non_finite_numbers_round_trip(model):
 
 def test_trajectory_table(model):
     t = trajectory(1.0, won=True)
-    t.metadata = {"seed": 3}
+    t.metadata = {"seed": 3, "temperature": math.nan}
     log(model, [t], split="train", step=2)
     row = model.trajectories("train", 2).iloc[0]
+    assert math.isnan(row["temperature"])
     assert (row["step"], row["split"], row["seed"], row["won"], row["reward"]) == (2, "train", 3, 1, 1.0)
     assert row["turns"][0]["content"] == "x"
 

@@ -223,7 +223,13 @@ def test_the_common_prefix_and_identical_trajectories_are_sent_once(caplog):
     assert shown(server).document["shared_start"] == messages(0)[:2]
     assert [len(m) for m in shown(server).attempts.values()] == [1, 1]
     assert list(shown(server, 1).attempts.values()) == [messages(0.3)]
-    assert "identical" in caplog.text
+    assert "all 2 conversations are identical: no training signal if the judge reads only them" in caplog.text
+
+
+def test_a_judge_error_names_a_group_without_metadata_by_its_first_question():
+    attempt = art.Trajectory(messages_and_choices=[{"content": "a message without role"}, {"role": "user", "content": "fetch it"}])
+    with JudgeServer(lambda number, request: error_response(400, "no")) as server, pytest.raises(JudgeError, match="^the group that begins with 'fetch it': "):
+        score(art.TrajectoryGroup([attempt, attempt]), judge_model=judge(server))
 
 
 def test_a_trajectory_that_is_a_prefix_of_another_and_groups_of_one_or_none():
@@ -289,6 +295,21 @@ def test_a_prompt_too_long_for_the_server_is_halved():
     with JudgeServer(script) as server:
         scored = score(art.TrajectoryGroup(trajectories), judge_model=judge(server, context_tokens=30_000))
     assert rewards(scored) == [0.9, 0.1] and 2 <= len(server.requests) <= 4
+
+
+TOO_LONG = [
+    "the conversation has 600 tokens and the answer needs 1, together more than the model's context of 512: shorten the conversation",
+    "the request exceeds the available context size. try increasing the context size or enable context shift",  # llama.cpp
+]
+
+
+@pytest.mark.parametrize("message", TOO_LONG)
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_refusals_of_other_servers_for_a_long_prompt_are_recognised(route, message):
+    trajectories = [trajectory(0.9), long_trajectory(0.1, 40, 30)]
+    with JudgeServer(lambda number, request: ok(request) if number else error_response(400, message)) as server:
+        assert rewards(score(art.TrajectoryGroup(trajectories), judge_model=judge(server, route, context_tokens=100_000))) == [0.9, 0.1]
+    assert len(server.requests) == 2
 
 
 def test_a_prompt_far_below_the_limit_is_halved_too():
@@ -506,6 +527,21 @@ def test_registered_prices_of_a_judge(route):
         scored = score(group(0.1, 0.9, 0.5, 0.9), judge_model=judge(server, route))
     assert scored.metrics["judge_cost_usd"] == pytest.approx(100 * 0.02 + 10 * 0.1)
     assert [t.metrics["judge_cost_usd"] for t in scored] == [pytest.approx(0.75)] * 4
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"total_tokens": 9}, {"prompt_tokens": None, "completion_tokens": None}])
+def test_usage_without_counts_is_no_tokens_and_an_unknown_price(usage):
+    def script(number, request):
+        return Response(json.dumps(json.loads((answer := ok(request)).body) | {"usage": usage}).encode(), headers=answer.headers)
+
+    builder = MetricsBuilder("train")
+    builder.register_model_pricing("judge", prompt_per_million=2e4, completion_per_million=1e5)
+    with JudgeServer(script) as server:
+        with builder.activate_context():
+            priced = score(group(0.1, 0.9), judge_model=judge(server))
+        for scored in (priced, score(group(0.1, 0.9), judge_model=judge(server))):
+            assert rewards(scored) == [0.1, 0.9] and "judge_cost_usd" not in scored.metrics
+            assert [scored.metrics[f"judge_{name}_tokens"] for name in ("prompt", "completion")] == [0, 0]
 
 
 def test_the_calls_of_a_judge_that_fails_are_paid_for():

@@ -175,3 +175,30 @@ def test_clients_take_turns_when_slots_are_scarce(tiny_base):
 
     asyncio.run(main())
     assert order.index("modest") < 4
+
+
+@pytest.mark.parametrize("client", ["another", "its own"])
+def test_short_requests_do_not_delay_a_long_one_forever(tiny_base, client):
+    """Three chats, each of which sends a request as soon as it gets an answer; at most 90 in all."""
+    policy = load_policy(str(tiny_base), engine="transformers")
+    sampler, answered, waited = Sampler(policy.base, policy.tokenizer, slots=4), [], []
+    sampler.decoder.cache_tokens = 450  # enough for the chats together, or for the long one alone
+
+    async def chat(number):
+        question = {"role": "user", "content": f"{number}"}
+        first = await sampler.create(messages=[question], max_tokens=2, client=client)
+        messages = [question, {"role": "assistant", "content": first.choices[0].message.content}, question]
+        while not waited and len(answered) < 90:
+            await sampler.create(messages=messages, max_tokens=2 + number, client=client)
+            answered.append(number)
+
+    async def main():
+        chats = [asyncio.create_task(chat(number)) for number in range(3)]
+        while len(answered) < 9:
+            await asyncio.sleep(0)
+        await sampler.create(messages=[{"role": "user", "content": "x" * 400}], max_tokens=4, client="its own")
+        waited.append(len(answered))
+        await asyncio.gather(*chats)
+
+    asyncio.run(main())
+    assert waited[0] < 30

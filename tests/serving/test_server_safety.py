@@ -1,5 +1,6 @@
 """What the server rejects: missing tokens, other origins, excess, path traversal, malformed requests."""
 
+import asyncio
 import contextlib
 import hashlib
 import http.client
@@ -10,6 +11,7 @@ import re
 import socket
 import stat
 import time
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import httpx
@@ -19,6 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from running_server import TOKEN, serving
 
 from art_nb.backends.local import LocalBackend
+from art_nb.serving import guard
 from art_nb.serving.app import serve
 from art_nb.serving.registry import ModelRegistry
 from art_nb.serving.settings import Settings, repeat_options
@@ -71,6 +74,9 @@ def test_the_form_gives_a_cookie_that_opens_everything_to_this_browser_and_origi
         assert stranger.get("/status", headers={"origin": origin}).status_code == 403
     assert stranger.get("/status", headers={"origin": server.url}).status_code == 200
     name, _, value = cookie.partition(";")[0].partition("=")
+    for other in ('prefs={"theme": "dark"}', "[x]=1", "flag", '"'):  # of another program on this host
+        for both in (f"{other}; {name}={value}", f"{name}={value}; {other}"):
+            assert httpx.get(f"{server.url}/status", headers={"cookie": both}).status_code == 200, both
     expires, _, signature = value.partition(".")
     for forged in (f"{int(expires) + 1}.{signature}", expires, "", f"{expires}.{'0' * 64}", f"x.{signature}"):
         stranger.cookies.set(name, forged)
@@ -234,6 +240,29 @@ def test_limits_of_length_rate_and_concurrency(tmp_path, tiny_base):
                 said.append(b"")
             each.close()
         assert [b"are in flight" in each for each in said].count(True) == 1, said
+
+
+def test_a_client_slightly_above_the_rate_gets_the_rate(tmp_path, monkeypatch):
+    clock = iter(0.9 * i for i in range(200))
+    monkeypatch.setattr(guard, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    limits = guard.Guard(None, Settings(_cli_parse_args=[], path=tmp_path, base_models={"tiny": "tiny"}, rate=1), None)
+    scope = {"type": "http", "path": "/healthz", "method": "GET", "headers": []}
+    statuses = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    async def send(message):
+        statuses.append(message.get("status"))
+
+    async def main():
+        limits.app, limits.token = app, load_token(tmp_path, TOKEN)[0]
+        for _ in range(200):
+            await limits(scope, None, send)
+
+    asyncio.run(main())
+    passed = statuses.count(200)
+    assert passed + statuses.count(429) == 200 and passed == pytest.approx(2 + 0.9 * 199, abs=1), "the burst, and one a second"
 
 
 def test_strangers_spend_nothing_of_the_owners_limits(tmp_path, tiny_base):

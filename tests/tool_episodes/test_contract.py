@@ -1,10 +1,13 @@
 """The rollout of any environment that follows TRL's contract: what the model reads, what it is paid, and what a broken environment costs."""
 
 import asyncio
+import json
+import queue
 import re
 import threading
 
 import pytest
+import torch
 from scripted_client import ScriptedClient
 
 import art_nb as art
@@ -193,6 +196,42 @@ def test_a_context_manager_is_left_also_when_the_client_fails():
     assert InContext.log == ["enter", "exit"]
 
 
+def test_a_context_manager_that_was_not_entered_is_not_left_and_hides_no_error():
+    class Failing(InContext):
+        def __enter__(self):
+            raise OSError("no database")
+
+        def __exit__(self, *error):
+            raise AttributeError("no connection to close")
+
+    class Untyped(Failing):
+        def __enter__(self):
+            return self
+
+        def add(self, number):
+            """Add to the count."""
+
+    for timeout in (None, 30):
+        with pytest.raises(BrokenEnvironment, match="Failing.__enter__ raised OSError: no database"):
+            run(Failing, "done", timeout=timeout)
+        with pytest.raises(TypeError, match="parameter number of the tool add has no type hint"):
+            run(Untyped, "done", timeout=timeout)
+
+
+def test_a_context_manager_whose_entry_hangs_is_left_once_it_is_entered():
+    released, log = threading.Event(), queue.SimpleQueue()
+
+    def enter(self):
+        released.wait()
+        log.put("enter")
+
+    with pytest.raises(BrokenEnvironment, match="Hostile.__enter__ did not return within 0.2 seconds"):
+        run(hostile(__enter__=enter, __exit__=lambda self, *error: log.put("exit")), "done", timeout=0.2)
+    assert log.empty()
+    released.set()
+    assert [log.get(timeout=10) for _ in range(2)] == ["enter", "exit"]
+
+
 HUNG = threading.Event()
 
 
@@ -256,6 +295,9 @@ BROKEN = {
     "no reward": (hostile(get_reward=lambda self: None), "Hostile.get_reward returned None: expected a finite number"),
     "NaN": (hostile(get_reward=lambda self: float("nan")), "Hostile.get_reward returned nan: expected a finite number"),
     "reward raises": (hostile(get_reward=raising), "Hostile.get_reward raised KeyError"),
+    "two rewards": (hostile(get_reward=lambda self: torch.ones(2)), r"Hostile.get_reward returned tensor\(.*\): expected a finite number"),
+    "meta tensor": (hostile(get_reward=lambda self: torch.ones(1, device="meta")), r"Hostile.get_reward returned tensor\(.*\): expected a finite number"),
+    "over raises": (hostile(over=property(lambda self: self.cuont > 3)), "Hostile.over raised AttributeError: .*'cuont'"),
     "over is a method": (hostile(over=over), "Hostile.over is a method, so a tool: expected a property"),
     "tools change": (hostile(add=add), r"changed its tools during the episode \(before: add, double; now: add, double, surprise\)"),
 }  # fmt: skip
@@ -336,9 +378,27 @@ def test_a_metric_that_is_no_number_is_a_failure_of_its_rollout():
     assert good.reward == 1 and str(error).startswith("a rollout's metrics contain note='high', level=None: expected numbers")
 
 
+def test_metrics_that_are_none_are_none():
+    trajectory, _ = run(hostile(metrics=property(lambda self: None)), "done")
+    assert trajectory.metrics == {"turns": 1, "out_of_turns": False, "tool_failures": 0}
+
+
 def test_an_episode_has_a_turn():
     with pytest.raises(ValueError, match="max_turns is 0"):
         run(Counter, "done", max_turns=0)
+
+
+@pytest.mark.parametrize("prompt", ["", "Count.", [], [{"role": "user"}], [{"role": "user", "content": None}]])
+def test_a_prompt_ends_with_text(prompt):
+    with pytest.raises(ValueError, match="prompt must be a list of messages, of which the last has text as its content"):
+        run(Counter, "done", prompt=prompt)
+
+
+def test_an_observation_in_json_has_no_unpaired_surrogate():
+    odd = "caf\u00e9 \ud800"
+    trajectory, _ = run(hostile(reset=lambda self, **row: {"name": odd}, get_reward=lambda self: 1), "done")
+    content = trajectory.messages()[0]["content"]
+    assert json.loads(content.encode()) == {"name": odd.encode("utf-8", "replace").decode()} and "\u00e9" in content
 
 
 def test_a_large_observation_is_shortened_and_logged():

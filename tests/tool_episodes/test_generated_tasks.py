@@ -42,6 +42,16 @@ def test_an_answer_in_a_sentence_counts_with_the_parser_for_it():
     assert rewards["last_number"] == 1.0 > rewards["whole"]
 
 
+def test_an_answer_that_the_scorer_cannot_parse_ends_the_task_with_0():
+    item = gym.create_dataset("prime_factorization", seed=0, size=5)[0]
+    environment = ReasoningGymEnvironment("prime_factorization", size=5)
+    rewards = [play(environment, f"<answer>{answer}</answer>")[0].reward for answer in (item["answer"], "I give up")]
+    assert rewards == [1.0, 0.0] and environment.over and environment.metrics == {"correct": 0.0, "parsed": 1.0}
+    client = ScriptedClient([("answer", {"text": "I give up"})], "the end")
+    trajectory = asyncio.run(rollout_environment(client, lambda: environment, model="m", row={}))
+    assert trajectory.metrics["turns"] == 1 and not trajectory.metrics["tool_failures"]
+
+
 def test_the_tool_takes_the_answer_as_well():
     item = gym.create_dataset("gcd", seed=2_000_000, size=5)[1]
     client = ScriptedClient([("answer", {"text": item["answer"]})])
@@ -72,6 +82,7 @@ def test_parsers():
     assert last_number("pages 10-20") == "20" and last_number("(2)-3") == "3" and last_number("2 = -3") == "-3"
     assert last_line("a\n b \n\n") == "b" and last_line(" \n") is None
     assert tag("<answer>1</answer> no <answer> 2\n</answer>") == "2" and tag("<answer>") is None
+    assert tag("in <answer> tags: <answer>5</answer>") == "5"
     rng = random.Random(0)
     for _ in range(200):
         number = rng.choice([rng.randint(-(10**6), 10**6), round(rng.uniform(-99, 99), 3)])

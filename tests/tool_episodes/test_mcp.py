@@ -87,6 +87,42 @@ def test_the_text_of_an_embedded_resource_is_shown():
     assert play(mcp_environment(server), [("fetch_file", {})], "done").messages()[2]["content"] == "a file:\nits text"
 
 
+def test_null_is_sent_for_a_required_parameter_only():
+    def server():
+        made = MCPServer("hotels")
+
+        @made.tool()
+        def book(days: int | None, city: str | None = "Rome") -> str:
+            """Book a room."""
+            return f"{city}: {days}"
+
+        return made
+
+    trajectory = play(mcp_environment(server), [("book", {"days": None}), ("book", {"days": 2, "city": None})], "done")
+    assert [m["content"] for m in trajectory.messages() if m["role"] == "tool"] == ["Rome: None", "Rome: 2"]
+    assert trajectory.metrics["errors"] == 0
+
+
+def test_a_result_that_violates_the_tools_own_schema_costs_the_rollout():
+    schema = {"type": "object", "properties": {"degrees": {"type": "number"}}, "required": ["degrees"]}
+    tool = mcp.types.Tool(name="forecast", input_schema={"type": "object"}, output_schema=schema)
+
+    async def list_tools(context, params):
+        return mcp.ListToolsResult(tools=[tool])
+
+    async def call_tool(context, params):
+        return mcp.types.CallToolResult(content=[mcp.types.TextContent(text="hot")], structured_content={"degrees": "hot"})
+
+    environment = mcp_environment(lambda: mcp.server.Server("weather", on_list_tools=list_tools, on_call_tool=call_tool))
+    with pytest.raises(BrokenEnvironment, match="the tool forecast returned an invalid result: .*'hot' is not of type 'number'"):
+        play(environment, [("forecast", {})])
+
+
+def test_an_unknown_name_in_leave_out_is_refused():
+    with pytest.raises(ValueError, match="leave_out: the server has no tool photos; it has forecast, photo"):
+        mcp_environment(weather, leave_out=["photo", "photos"])
+
+
 def test_a_tool_that_the_contract_excludes_is_refused():
     def server():
         made = MCPServer("bad")

@@ -273,6 +273,12 @@ def test_vespo_is_refused(checkpoint):
         make_learner(make_policy(checkpoint), loss_type="vespo")
 
 
+@pytest.mark.parametrize("temperature", [0, 0.0, None])
+def test_temperature_0_is_refused(checkpoint, temperature):
+    with pytest.raises(ValueError, match=f"temperature is {temperature}: expected a number above 0"):
+        make_learner(make_policy(checkpoint), temperature=temperature)
+
+
 def random_conversations(seed=3, count=9):
     """Return sequences of several turns, each turn with its own advantage."""
     draw = random.Random(seed)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import math
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ import synthetic  # noqa: E402
 from openai.types.chat.chat_completion import Choice
 
 import art_nb as art  # noqa: E402
+from art_nb.storage.run_log import RunLog  # noqa: E402
 from art_nb.training.sequences import compute_advantages, has_signal  # noqa: E402
 from art_nb.widgets import GroupView, TrainingView, TrajectoryViewer  # noqa: E402
 from art_nb.widgets.group_strips import all_equal, side_by_side  # noqa: E402
@@ -134,6 +136,22 @@ def test_nan_is_omitted():
     view = TrainingView()
     view.update({**rows(1)[0], "kl": float("nan")})
     assert "kl" not in view.history[0]
+
+
+def test_rows_as_stored_are_drawn_as_those_of_the_run(tmp_path):
+    """history.jsonl has NaN as text."""
+    given = [{**row, "kl": math.nan, "group_rewards": [[math.inf, 1.0]]} for row in rows(2)]
+    log = RunLog(tmp_path)
+    for row in given:
+        log.append_row("train", row["step"], row)
+    assert log.rows()[0]["kl"] == "NaN"
+    stored, live = TrainingView.from_history(log.rows()), TrainingView.from_history(given)
+    assert [{**row, "time": 0} for row in stored.rows] == [{**row, "time": 0} for row in live.rows]
+    assert stored.static_html() == live.static_html() and stored.static_png() == live.static_png()
+
+
+def test_one_panel_may_be_a_string():
+    assert TrainingView(panels="entropy").panels == ["entropy"]
 
 
 def test_group_view_computes_grpo_advantages(records):

@@ -26,11 +26,14 @@ def mcp_environment(
     reward: a function of an episode's calls; None: always 0, for a judge such as RULER to replace.
     leave_out: names of the tools to exclude. options: of `mcp.Client`, such as `read_timeout_seconds`.
 
-    Raises: ImportError without the extra; ValueError for an unsupported tool name or schema; any connection error.
+    Raises: ImportError without the extra; ValueError for an unsupported tool name or schema, or an unknown name in
+        `leave_out`; any connection error.
     """
     connect, excluded = Connector(server, options), set(leave_out)
     with ExitStack() as stack:
         tools = connect(stack)[2]
+    if unknown := sorted(excluded - tools.keys()):
+        raise ValueError(f"leave_out: the server has no tool {', '.join(unknown)}; it has {', '.join(tools)}")
     shown = [tool for name, tool in tools.items() if name not in excluded]
     if any(tool["function"]["name"] == COMPLETE_TASK["function"]["name"] for tool in shown):
         raise ValueError("the server already has a tool complete_task, which this environment adds: add it to leave_out")
@@ -89,7 +92,8 @@ class McpEnvironment(AbstractContextManager):
         if name == "complete_task":
             self._over, text = True, "Thank you."
         else:
-            text = self._request(name, {key: value for key, value in arguments.items() if value is not None})
+            needed = self._setup[1][name]["function"]["parameters"].get("required", ())
+            text = self._request(name, {key: each for key, each in arguments.items() if each is not None or key in needed})
         self._calls.append((name, arguments, text))
         return text
 
@@ -101,6 +105,8 @@ class McpEnvironment(AbstractContextManager):
                 raise BrokenEnvironment(f"the MCP server closed the connection during {name}") from error
             self._errors += 1
             return f"Error: {error}"
+        except RuntimeError as error:  # it does not fit the tool's own output schema
+            raise BrokenEnvironment(f"the tool {name} returned an invalid result: {error}") from error
         self._errors += bool(result.is_error)
         parts = [part.resource if part.type == "resource" else part for part in result.content]  # an embedded file
         if other := {part.type for part, inner in zip(result.content, parts, strict=True) if not hasattr(inner, "text")}:

@@ -23,7 +23,7 @@ def last_line(text: str) -> str | None:
 
 def tag(text: str) -> str | None:
     """Return the text in the last <answer>...</answer>."""
-    found = re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    found = re.findall(r"<answer>((?:(?!<answer>).)*?)</answer>", text, re.DOTALL)
     return found[-1].strip() if found else None
 
 
@@ -87,7 +87,10 @@ class ReasoningGymEnvironment:
         if self._score is None:
             found = self._parse(text)
             self._parsed = found is not None
-            self._score = float(self._splits["train"].score_answer(text.strip() if found is None else found, self.item))
+            try:
+                self._score = float(self._splits["train"].score_answer(text.strip() if found is None else found, self.item))
+            except Exception:  # of some data sets' scorers, for an answer that they cannot parse
+                self._score = 0.0
         return "Thank you."
 
     def get_reward(self) -> float:
