@@ -49,6 +49,10 @@ class RequestRefused(ValueError):
         self.final = final
 
 
+class ServerFailed(RuntimeError):
+    """An internal error of the server (status 500 or more)."""
+
+
 class Connection:
     """Connection to one server.
 
@@ -87,7 +91,7 @@ class Connection:
     async def ask(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> Any:
         """Send a request; return the parsed JSON of the response, None if it is empty. timeout: seconds without a byte.
 
-        Raises: Gone, RequestRefused, TokenRefused, Unreachable; RuntimeError for an internal error of the server.
+        Raises: Gone, RequestRefused, TokenRefused, ServerFailed, Unreachable.
         """
         return json.loads((await self.fetch(method, path, body, timeout)) or b"null")
 
@@ -197,4 +201,4 @@ def _refusal(status: int, body: Any) -> Exception:
         return TokenRefused("wrong api_key: give the token that `art-nb serve` showed at its first start, or vLLM's API key")
     if status == 410:
         return Gone(message)
-    return RuntimeError(message) if status >= 500 else RequestRefused(message, final)
+    return ServerFailed(message) if status >= 500 else RequestRefused(message, final)

@@ -206,7 +206,7 @@ def outermost() -> Gathering | None:
 class GatherResetDetector:
     """Detects when a sampler must clear its caches: at a gather call's first request, if no other gather call is active.
 
-    The tokens of such a gather call then do not depend on what was sampled before it.
+    Earlier samples then do not affect the tokens of such a gather call.
     """
 
     def __init__(self) -> None:

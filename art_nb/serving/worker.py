@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import Field, SecretStr
 from pydantic_settings import CliPositionalArg, SettingsConfigDict
 
-from art_nb.backends.connection import Connection, RequestRefused, TokenRefused, Unreachable, digest
+from art_nb.backends.connection import Connection, RequestRefused, ServerFailed, TokenRefused, Unreachable, digest
 from art_nb.backends.remote import lockstep_client, openai_url, remote_client
 from art_nb.model import Model
 from art_nb.rollouts.gathering import cancel
@@ -164,7 +164,7 @@ def work(options: Sequence[str]) -> int:
     worker = EpisodeWorker(connection, rollout, f"{platform.node()}-{os.getpid()}"[:100], settings.at_once)
     try:
         asyncio.run(worker.run())
-    except (Unreachable, TokenRefused, RequestRefused, RuntimeError) as error:  # RuntimeError: of the server
+    except (Unreachable, TokenRefused, RequestRefused, ServerFailed) as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:

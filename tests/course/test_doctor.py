@@ -100,7 +100,7 @@ def test_an_unsloth_that_does_not_import_is_optional_and_explained(monkeypatch, 
     assert found in finding.found and "PEFT" in finding.advice and doctor.can_run([finding])
 
 
-def test_what_unsloth_prints_need_not_be_utf_8(monkeypatch):
+def test_unsloths_output_need_not_be_utf_8(monkeypatch):
     monkeypatch.setattr(doctor, "UNSLOTH_PROBE", "import sys; sys.stderr.buffer.write(b'no\\xff'); sys.exit(1)")
     assert doctor.unsloth().found == "does not import: no\ufffd"
 
