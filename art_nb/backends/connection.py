@@ -50,7 +50,7 @@ class RequestRefused(ValueError):
 
 
 class ServerFailed(RuntimeError):
-    """An internal error of the server (status 500 or more)."""
+    """An internal error of the server (status 500 or more, other than those that are retried)."""
 
 
 class Connection:

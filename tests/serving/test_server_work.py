@@ -208,6 +208,19 @@ def test_an_internal_error_of_the_server_ends_a_worker_with_its_message(tmp_path
     assert capsys.readouterr().err == "database is locked\n"
 
 
+def test_a_runtime_error_that_is_not_the_servers_keeps_its_traceback(tmp_path, monkeypatch):
+    (tmp_path / "idle.py").write_text("async def rollout(model, scenario): ...")
+    monkeypatch.chdir(tmp_path)
+
+    def defect(request):
+        raise RuntimeError("a defect of the client")
+
+    broken = httpx.MockTransport(defect)
+    monkeypatch.setattr(Connection, "_http", lambda self: httpx.AsyncClient(base_url=self.url, transport=broken))
+    with pytest.raises(RuntimeError, match="a defect of the client"):
+        work(["http://a", "--rollout=idle:rollout", "--token=t"])
+
+
 def test_a_worker_that_cannot_work_ends_with_a_message(server, tmp_path, monkeypatch, capsys):
     (tmp_path / "idle.py").write_text("async def rollout(model, scenario): ...")
     monkeypatch.chdir(tmp_path)
