@@ -1,10 +1,10 @@
 """The rise in the real model's accuracy over the training of notebook 06, from several seeds.
 
-`python -m benchmarks.rise_real --seeds 0 1 2` prints one JSON line; `--task sums` is the notebook's second task, addition.
-`runs` has for each seed of the backend (initial adapter and all samples), as percentages of 200 held-out prompts
-(sums: 100): `untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with
-the most correct answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or `+`),
-the paired rise with a 95% interval, each side at its best temperature, and the seconds of training. `ratio` is the mean of
+`python -m benchmarks.rise_real --seeds 0 1 2` prints one JSON line; `--task largest` is the notebook's second task.
+`runs` has for each seed of the backend (initial adapter and all samples), as percentages of 200 held-out prompts:
+`untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with the most
+correct answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or `max`), the
+paired rise with a 95% interval, each side at its best temperature, and the seconds of training. `ratio` is the mean of
 `trained_best` over that of `untrained_best`. The settings are the notebook's.
 """
 
@@ -16,7 +16,6 @@ import re
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from random import Random
 from statistics import fmean
 from typing import Literal
@@ -29,8 +28,7 @@ from benchmarks.rising import decayed_rate, train
 from course import comparison
 from course.real_model import smollm2
 
-GROUPS, SIZE = 8, 8
-VALIDATION, PASSES, TRIES = 40, 25, 8  # prompts; prompts for pass@k; k
+VALIDATION, TEST, PASSES, TRIES = 40, 200, 25, 8  # prompts, held-out prompts; prompts for pass@k; k
 
 Prompt = tuple[str, int]  # split, number
 
@@ -39,32 +37,33 @@ Prompt = tuple[str, int]  # split, number
 class PromptTask:
     """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers correctly.
 
-    learning_rate: of the first step. scale_rewards: see `art_nb.TrainConfig`.
+    groups, size: of a step. learning_rate: of the first step. scale_rewards: see `art_nb.TrainConfig`.
     """
 
     scenario: Callable[[str, int], tuple[str, int]]
     rule: Callable[[str, int], bool]
     max_tokens: int
     steps: int
-    test: int
+    groups: int
+    size: int
     learning_rate: float
     scale_rewards: Literal["group", "batch"]
 
 
-@cache
-def pairs(split: str) -> list[tuple[int, int]]:
-    """Return all pairs of numbers of a split, in a fixed random order, as in notebook 06. No pair is in two splits."""
+def numbers(split: str, number: int) -> list[int]:
+    """Return four different numbers from 10 to 99, as in notebook 06. No four are in two splits, in whatever order."""
     low, high = {"train": (0.0, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}[split]
-    found = [(a, b) for a in range(2, 51) for b in range(a, 51) if low <= Random(f"{a} + {b}").random() < high]
-    Random(split).shuffle(found)
-    return found
+    draw = Random(f"{split} {number}")
+    while True:
+        found = draw.sample(range(10, 100), 4)
+        if low <= Random(str(sorted(found))).random() < high:
+            return found
 
 
-def addition(split: str, number: int) -> tuple[str, int]:
-    """Return a question and the right sum, as in notebook 06."""
-    own = pairs(split)
-    a, b = Random(f"{split} {number}").sample(own[number % len(own)], 2)
-    return f"What is {a} + {b}?", a + b
+def largest(split: str, number: int) -> tuple[str, int]:
+    """Return a question and the right number, as in notebook 06."""
+    a, b, c, d = numbers(split, number)
+    return f"Here are four numbers: {a}, {b}, {c}, {d}. What is the largest number?", max(a, b, c, d)
 
 
 def by_expression(split: str, number: int) -> bool:
@@ -76,10 +75,12 @@ def by_expression(split: str, number: int) -> bool:
 
 TASKS = {
     "prices": PromptTask(
-        rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, steps=12, test=200, learning_rate=3e-4,
+        rollout_real.scenario, by_expression, rollout_real.MAX_TOKENS, steps=12, groups=8, size=8, learning_rate=3e-4,
         scale_rewards="group",
     ),
-    "sums": PromptTask(addition, lambda _, __: True, 12, steps=24, test=100, learning_rate=5e-4, scale_rewards="batch"),
+    "largest": PromptTask(
+        largest, lambda _, __: True, max_tokens=12, steps=24, groups=16, size=4, learning_rate=1.2e-3, scale_rewards="batch"
+    ),
 }  # fmt: skip
 
 
@@ -104,14 +105,14 @@ async def measure_seed(folder: str, base: str, seed: int, task: PromptTask, coun
 
     validation, test, few = (
         [(split, i) for i in range(min(size, count or size))]
-        for split, size in (("val", VALIDATION), ("test", task.test), ("test", PASSES))
+        for split, size in (("val", VALIDATION), ("test", TEST), ("test", PASSES))
     )
     untrained = await comparison.measure(right, validation, test)
     tries = await comparison.tries_at(right, few, TRIES)
     rates = [decayed_rate(step, task.steps, task.learning_rate) for step in range(task.steps)]
     configs = [art.TrainConfig(learning_rate=rate, scale_rewards=task.scale_rewards) for rate in rates]
-    prompts = [("train", i) for i in range(task.steps * GROUPS)]
-    seconds = await train(model, lambda p, t: answer(model, task, p, t), prompts, configs, GROUPS, SIZE, [])
+    prompts = [("train", i) for i in range(task.steps * task.groups)]
+    seconds = await train(model, lambda p, t: answer(model, task, p, t), prompts, configs, task.groups, task.size, [])
     trained = await comparison.measure(right, validation, test)
     found = comparison.compare(untrained, trained, [task.rule(*p) for p in test], "rule", tries)
     say(f"{model.name}: {found.table()}")

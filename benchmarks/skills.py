@@ -165,9 +165,10 @@ def answers() -> Skill:
         text, price = rollout_real.scenario(*question)
         return {"prompt": rollout_real.prompt(text), "price": price}
 
-    config = art.TrainConfig(learning_rate=rise_real.TASKS["prices"].learning_rate)
+    task = rise_real.TASKS["prices"]
+    config = art.TrainConfig(learning_rate=task.learning_rate)
     return Skill(
-        smollm2, 0.5, rise_real.GROUPS, rise_real.SIZE, config,
+        smollm2, 0.5, task.groups, task.size, config,
         training=lambda number: ("train", number), held_out=lambda count: [("val", i) for i in range(count)],
         play=play, play_as_stock=play,
         succeeds=lambda trajectory: bool(trajectory.reward),

@@ -7,6 +7,7 @@ import random
 import re
 import runpy
 import sys
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -151,7 +152,7 @@ def test_a_scenario_for_validation_and_for_the_test_has_the_metrics_of_its_test(
 
 
 def test_rise_of_the_real_model(capsys):
-    task = replace(rise_real.TASKS["sums"], steps=1)
+    task = replace(rise_real.TASKS["largest"], steps=1)
     result = printed(capsys, "rise_real", partial(rise_real.measure, [3], task, str(BASE), count=2))
     (run,) = result.pop("runs")
     assert result.keys() == {"benchmark", "ratio"} and run["seed"] == 3 and run["rule"] == 100
@@ -159,26 +160,24 @@ def test_rise_of_the_real_model(capsys):
 
 
 def test_the_prompts_of_the_real_model():
-    pairs = {
-        split: {tuple(sorted(re.findall(r"\d+", rise_real.addition(split, i)[0]))) for i in range(300)}
-        for split in ("train", "val", "test")
-    }
-    assert not pairs["train"] & pairs["test"] and not pairs["train"] & pairs["val"] and not pairs["val"] & pairs["test"]
-    for split in pairs:
-        text, total = rise_real.addition(split, 0)
-        assert sum(map(int, re.findall(r"\d+", text))) == total
-    asked = [tuple(sorted(re.findall(r"\d+", rise_real.addition("test", i)[0]))) for i in range(100)]
-    assert len(set(asked)) == 100  # also in the other order
+    asked = {split: [re.findall(r"\d+", rise_real.largest(split, i)[0]) for i in range(400)] for split in ("train", "val", "test")}
+    fours = {split: {tuple(sorted(numbers)) for numbers in asked[split]} for split in asked}
+    assert not fours["train"] & fours["test"] and not fours["train"] & fours["val"] and not fours["val"] & fours["test"]
+    for split, questions in asked.items():
+        assert len(fours[split]) > 390 and all(len(set(numbers)) == 4 for numbers in questions)
+        assert all(rise_real.largest(split, i)[1] == max(map(int, numbers)) for i, numbers in enumerate(questions))
+    places = Counter(numbers.index(max(numbers)) for numbers in asked["train"])
+    assert min(places.values()) > 70  # no place of the largest number is a clue: 100 each are expected
     assert all(rise_real.by_expression("test", i) for i in range(50))
 
 
-def test_the_sums_are_those_of_notebook_06():
+def test_the_second_task_is_that_of_notebook_06():
     cells = json.loads((rise_self_play.NOTEBOOK.parent / "06_real_model.ipynb").read_text("utf-8"))["cells"]
-    (source,) = ("".join(cell["source"]) for cell in cells if "def addition(" in "".join(cell["source"]))
+    (source,) = ("".join(cell["source"]) for cell in cells if "def largest(" in "".join(cell["source"]))
     names = {"Random": random.Random}
     exec(source.partition("async def")[0], names)
     for split in ("train", "val", "test"):
-        assert [names["addition"](split, i) for i in range(200)] == [rise_real.addition(split, i) for i in range(200)]
+        assert [names["largest"](split, i) for i in range(200)] == [rise_real.largest(split, i) for i in range(200)]
 
 
 def test_what_the_maker_of_the_policy_adds_to_notebook_03_has_names_of_its_own():
