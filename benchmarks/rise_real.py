@@ -3,9 +3,9 @@
 `python -m benchmarks.rise_real --seeds 0 1 2` prints one JSON line; `--task largest` is the notebook's second task.
 `runs` has for each seed of the backend (initial adapter and all samples), as percentages of 200 held-out prompts:
 `untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with the most
-correct answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or `max`), the
-paired rise with a 95% interval, each side at its best temperature, and the seconds of training. `ratio` is the mean of
-`trained_best` over that of `untrained_best`. The settings are the notebook's.
+correct answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or the shortcut
+`by_tens`), the paired rise and the lead over the rule with 95% intervals, each side at its best temperature, and the
+seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`. The settings are the notebook's.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ def largest(split: str, number: int) -> tuple[str, int]:
     return f"Here are four numbers: {a}, {b}, {c}, {d}. What is the largest number?", max(a, b, c, d)
 
 
+def by_tens(split: str, number: int) -> bool:
+    """Whether the first number with the highest tens digit is the largest of the four."""
+    four = numbers(split, number)
+    return max(four, key=lambda each: each // 10) == max(four)
+
+
 def by_expression(split: str, number: int) -> bool:
     """Whether a regular expression finds the right price."""
     text, price = rollout_real.scenario(split, number)
@@ -79,7 +85,7 @@ TASKS = {
         scale_rewards="group",
     ),
     "largest": PromptTask(
-        largest, lambda _, __: True, max_tokens=12, steps=24, groups=16, size=4, learning_rate=1.2e-3, scale_rewards="batch"
+        largest, by_tens, max_tokens=12, steps=24, groups=16, size=4, learning_rate=1.2e-3, scale_rewards="batch"
     ),
 }  # fmt: skip
 
