@@ -18,14 +18,14 @@ from benchmarks.rising import before_and_after, decayed_rate, run_seeds
 from course.frozen_lake import MAX_TURNS, careful_chance, distinct_lakes, lake
 
 GROUPS, SIZE, STEPS = 16, 8, 60
-LEARNING_RATE = 1.5e-3
+LEARNING_RATE, UPDATES = 2e-3, 2  # of the first step; per step
 VALIDATION, TEST = 60, 200
 
 
 async def walk(model: art.TrainableModel, seed: int, temperature: float) -> art.Trajectory:
     trajectory = await rollout_environment(
         model.openai_client(), lambda: lake(seed), model=model.get_inference_name(), row={"seed": seed}, tools=None,
-        max_turns=MAX_TURNS, max_tokens=1, temperature=temperature, timeout=None,
+        max_turns=MAX_TURNS, history=False, max_tokens=1, temperature=temperature, timeout=None,
     )  # fmt: skip
     trajectory.metrics["arrived"] = trajectory.reward
     return trajectory
@@ -35,7 +35,8 @@ async def measure_seed(folder: str, seed: int, steps: int = STEPS, test: int = T
     """Train from one seed, and evaluate before and after."""
     lakes = distinct_lakes(test=test, val=min(test, VALIDATION), train=steps * GROUPS)
     model = await registered(folder, str(BASE), f"lake-{seed}", seed=seed)
-    configs = [art.TrainConfig(learning_rate=decayed_rate(step, steps, LEARNING_RATE)) for step in range(steps)]
+    rates = [decayed_rate(step, steps, LEARNING_RATE) for step in range(steps)]
+    configs = [art.TrainConfig(learning_rate=rate, num_updates=UPDATES, scale_rewards="none") for rate in rates]
     columns, _, _ = await before_and_after(
         model, lambda lake, temperature: walk(model, lake, temperature), "arrived", lakes["test"], lakes["val"],
         lakes["train"], configs, GROUPS, SIZE, ["arrived", "turns"], [careful_chance(lake) for lake in lakes["test"]],

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 
 from art_nb.environments.isolation import BrokenEnvironment, IsolatedCalls
 from art_nb.environments.tools import MalformedCall, clean, parse_arguments, tool_schema
-from art_nb.trajectories import Trajectory
+from art_nb.trajectories import History, Trajectory
 from art_nb.types import Messages
 
 NO_TOOLS, PROPERTIES = ("reset", "get_reward"), {"over", "plain_tool", "metrics", "progress"}
@@ -172,6 +172,7 @@ async def rollout_environment(
     row: dict[str, Any] | None = None,
     prompt: Iterable[dict] = ({"role": "user", "content": ""},),
     max_turns: int = 20,
+    history: bool = True,
     timeout: float | None = 60.0,
     max_observation: int = 8_000,
     metadata: dict[str, Any] | None = None,
@@ -185,6 +186,9 @@ async def rollout_environment(
     row: a dataset row, passed to `reset`. prompt: its messages; what `reset` returns is appended to the last one.
     max_turns: limit on the model's answers. timeout: seconds for each call to the environment; None: no limit, which
         is faster, for environments that you trust. max_observation: characters of an observation that the model sees.
+    history: False sends only the prompt with the newest observation (after a failed call: the error and the last
+        observation), which is faster, and enough where an observation is the whole state, as on a board. What `reset`
+        returns is in the first request only. Each later request is one of `additional_histories`. Needs `tools=None`.
     turn_rewards: also store a reward for each answer, the change of the environment's `progress`.
     request: other parameters of each request, such as `temperature`. `tools=None` offers no tools, for a model without tool
         calls; the environment then needs a `plain_tool`.
@@ -194,10 +198,12 @@ async def rollout_environment(
 
     Raises: BrokenEnvironment if the environment cannot be made, reset or scored, hangs, returns neither text nor JSON, or
     changes its tools: with `max_exceptions`, gather records it and continues. TypeError, ValueError: as `environment_tools`,
-    or for `max_turns` or `prompt`. Any exception from the client.
+    or for `max_turns`, `prompt` or `history`. Any exception from the client.
     """
     if max_turns < 1:
         raise ValueError(f"max_turns is {max_turns}: expected 1 or more")
+    if not history and request.get("tools", True):
+        raise ValueError("history=False needs tools=None: the model must see its tool call to understand the tool's answer")
     calls = IsolatedCalls(timeout)
     episode = _Episode(calls, max_observation)
     try:
@@ -205,12 +211,13 @@ async def rollout_environment(
         messages = [] if isinstance(prompt, str) else [dict(message) for message in prompt]
         if not messages or not isinstance(messages[-1].get("content"), str):
             raise ValueError("prompt must be a list of messages, of which the last has text as its content")
-        *before, last = messages
-        first: Messages = [*before, {**last, "content": last["content"] + (observation or "")}]  # type: ignore[list-item]
+        first = _followed_by(messages, observation or "")
         trajectory = Trajectory(messages_and_choices=[*first], metadata=metadata or {}, logs=episode.logs)
         request = {"tools": list(episode.schemas.values()) or None} | request
         trajectory.tools = request["tools"]
-        rewards = await _play(client, episode, trajectory, {"model": model, **request}, max_turns, turn_rewards)
+        request["model"] = model
+        repeated = None if history else messages
+        rewards = await _play(client, episode, trajectory, request, max_turns, turn_rewards, repeated, observation or "")
         trajectory.reward = await episode.reward()
         trajectory.metrics |= {**(await episode.read("metrics") or {}), "tool_failures": episode.failures}
         trajectory.logs = episode.logs
@@ -223,32 +230,58 @@ async def rollout_environment(
             calls.close()
 
 
+def _followed_by(prompt: list[dict], observation: str) -> Messages:
+    *before, last = prompt
+    return [*before, {**last, "content": last["content"] + observation}]  # type: ignore[list-item]
+
+
 async def _play(
-    client: Any, episode: _Episode, trajectory: Trajectory, request: dict[str, Any], max_turns: int, turn_rewards: bool
+    client: Any,
+    episode: _Episode,
+    trajectory: Trajectory,
+    request: dict[str, Any],
+    max_turns: int,
+    turn_rewards: bool,
+    prompt: list[dict] | None,
+    state: str,
 ) -> list[float]:
-    """Alternate between model and environment. Returns the turn rewards, if requested."""
+    """Alternate between model and environment. Returns the turn rewards, if requested.
+
+    prompt: given only without history: each request is the prompt with the newest observation. state: the first one.
+    """
     request = {name: value for name, value in request.items() if name != "tools" or value}
     plain = await episode.read("plain_tool")
+    if prompt and not plain:
+        raise ValueError(f"history=False needs an environment with a `plain_tool`; {episode.name} has none")
     taken = list(episode.schemas[plain]["function"]["parameters"]["properties"]) if plain in episode.schemas else []
     if plain and len(taken) != 1:
         raise BrokenEnvironment(f"{episode.name}.plain_tool is {plain!r}: expected the name of a tool with one parameter.")
-    rewards, before, answers = [], await episode.progress() if turn_rewards else 0.0, trajectory.messages_and_choices
+    rewards, before = [], await episode.progress() if turn_rewards else 0.0
+    conversation: History = trajectory
     for _ in range(max_turns):
-        completion = await client.chat.completions.create(messages=trajectory.messages(), **request)
-        choice = completion.choices[0]
+        completion = await client.chat.completions.create(messages=conversation.messages(), **request)
+        choice, answers, failures = completion.choices[0], conversation.messages_and_choices, episode.failures
         answers.append(choice)
         for call in choice.message.tool_calls or []:
             observation = await episode.call(call.function.name, call.function.arguments)
             answers.append({"role": "tool", "tool_call_id": call.id, "content": observation})
         if has_text := plain and not choice.message.tool_calls:
-            answers.append({"role": "user", "content": await episode.call(plain, {taken[0]: choice.message.content or ""})})
+            observation = await episode.call(plain, {taken[0]: choice.message.content or ""})
+            answers.append({"role": "user", "content": observation})
         if turn_rewards:
             rewards.append(await episode.progress() - before)
             before += rewards[-1]
         ended = not (choice.message.tool_calls or has_text)
         if ended or await episode.read("over", False):
             break
-    turns = len(trajectory.choices())
+        if prompt:
+            if episode.failures > failures:  # the error is all that is new
+                observation = f"{observation}\n{state}"
+            else:
+                state = observation
+            conversation = History(messages_and_choices=[*_followed_by(prompt, observation)])
+            trajectory.additional_histories.append(conversation)
+    turns = len(trajectory.all_choices())
     trajectory.metrics |= {"turns": turns, "out_of_turns": not ended and not await episode.read("over", False)}
     return rewards
 

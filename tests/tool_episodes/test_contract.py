@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+from running_server import NANO
 from scripted_client import ScriptedClient
 
 import art_nb as art
@@ -157,6 +158,59 @@ def test_a_model_without_tool_calls_answers_in_text():
     assert "tools" not in client.requests[0] and trajectory.tools is None
     texts = [m["content"] for m in trajectory.messages()]
     assert texts[1:3] == ["1", "ok"] and texts[4].startswith("Error: ValueError: invalid literal") and trajectory.reward == 3
+
+
+class Described(Plain):
+    def add(self, number: str) -> str:
+        """
+        Add to the count.
+
+        Args:
+            number: how much.
+        """
+        return super().add(number) + f": {self.count}"
+
+
+def test_without_history_each_request_is_the_prompt_with_the_newest_observation():
+    prompt = [{"role": "system", "content": "Count."}, {"role": "user", "content": "Now: "}]
+    options = {"tools": None, "prompt": prompt, "row": {"start": 0}, "turn_rewards": True}
+    trajectory, client = run(Described, "x", "1", "y", "z", "2", history=False, **options)
+    other, with_history = run(Described, "x", "1", "y", "z", "2", **options)
+    asked = [request["messages"] for request in client.requests]
+    assert all(request[:-1] == prompt[:-1] and request[-1]["role"] == "user" for request in asked)
+    texts = [request[-1]["content"] for request in asked]
+    failed = "Error: ValueError: invalid literal for int() with base 10: "
+    assert texts == [
+        "Now: The count is 0.", f"Now: {failed}'x'\nThe count is 0.", "Now: ok: 1", f"Now: {failed}'y'\nok: 1",
+        f"Now: {failed}'z'\nok: 1",
+    ]  # fmt: skip
+    assert [history.messages()[:2] for history in trajectory.histories()] == asked  # recorded as it was asked
+    assert trajectory.histories()[-1].messages()[-1]["content"] == "ok: 3"
+    assert [len(request["messages"]) for request in with_history.requests] == [2, 4, 6, 8, 10]
+    assert (trajectory.reward, trajectory.metrics, trajectory.turn_rewards) == (other.reward, other.metrics, other.turn_rewards)
+    assert trajectory.metrics["turns"] == 5 and trajectory.turn_rewards == [0, 1, 0, 0, 2]
+
+
+def test_turns_without_history_are_trained_on_as_they_were_asked():
+    from transformers import AutoTokenizer
+
+    from art_nb.training.sequences import build_sequences
+
+    tokenizer = AutoTokenizer.from_pretrained(NANO)
+    played = [run(Described, "1", "2", history=False, tools=None, row={"start": start}) for start in (0, 1)]
+    sequences, _ = build_sequences([art.TrajectoryGroup([t for t, _ in played])], tokenizer, art.TrainConfig())
+    asked = [request["messages"] for _, client in played for request in client.requests]
+    prompts = [tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False) for messages in asked]
+    assert len(sequences) == len(prompts) == 4
+    assert all(tokenizer.decode(s.ids).startswith(prompt + answer) for s, prompt, answer in zip(sequences, prompts, "1212", strict=True))
+
+
+def test_an_episode_without_history_takes_answers_in_text():
+    for tools in ({}, {"tools": [{"type": "function"}]}):
+        with pytest.raises(ValueError, match="history=False needs tools=None"):
+            run(Counter, "done", history=False, **tools)
+    with pytest.raises(ValueError, match="history=False needs an environment with a `plain_tool`; Counter has none"):
+        run(Counter, "done", history=False, tools=None)
 
 
 def test_the_email_environment_gives_what_its_own_rollout_gives():
