@@ -25,7 +25,6 @@ from weakref import WeakKeyDictionary
 from art_nb.environments.isolation import BrokenEnvironment, IsolatedCalls
 from art_nb.environments.tools import MalformedCall, clean, parse_arguments, tool_schema
 from art_nb.trajectories import History, Trajectory
-from art_nb.types import Messages
 
 NO_TOOLS, PROPERTIES = ("reset", "get_reward"), {"over", "plain_tool", "metrics", "progress"}
 _SCHEMAS: WeakKeyDictionary[type, dict[str, dict]] = WeakKeyDictionary()  # each rollout makes an environment
@@ -77,9 +76,9 @@ class _Episode:
         self.calls, self.max_observation = calls, max_observation
         self.name, self.environment = "the environment", cast(Any, None)
         self.logs: list[str] = []
-        self.failures, self.entered = 0, False
+        self.failures, self.entered, self.state = 0, False, ""  # state: the last observation that is no error
 
-    async def start(self, factory: Callable[[], Any], row: dict[str, Any]) -> str | None:
+    async def start(self, factory: Callable[[], Any], row: dict[str, Any]) -> None:
         self.environment = await self._contract("environment_factory", factory)
         self.name, self.entered = type(self.environment).__name__, not hasattr(self.environment, "__enter__")
         self.methods = _methods(self.environment)
@@ -94,7 +93,7 @@ class _Episode:
                 self.entered = not await self.calls.returned(0)
                 raise
         observation = await self._contract(f"{self.name}.reset", self.environment.reset, **row)
-        return None if observation is None else self._text("reset", observation)
+        self.state = self._text("reset", observation)
 
     async def read(self, name: str, default: Any = None) -> Any:
         """Return a property of the environment."""
@@ -121,6 +120,7 @@ class _Episode:
 
     async def call(self, name: str, arguments: str | dict | None) -> str:
         """Call a tool. As in TRL, the message of a malformed call or of the tool's exception is the observation."""
+        failures = self.failures
         try:
             given = parse_arguments(self.schemas.values(), name, arguments)
             result = await self.calls.call(f"tool {name} of {self.name}", self.methods[name], **given)
@@ -136,7 +136,9 @@ class _Episode:
                 f"{self.name} changed its tools during the episode (before: {', '.join(self.methods)}; now: {now}): "
                 "the prompt lists the first ones. Make an environment for each set of tools."
             )
-        return self._text(name, result)
+        text = self._text(name, result)
+        self.state = text if self.failures == failures else self.state
+        return text
 
     async def close(self) -> None:
         if not (self.entered and hasattr(self.environment, "__exit__")):
@@ -202,22 +204,19 @@ async def rollout_environment(
     """
     if max_turns < 1:
         raise ValueError(f"max_turns is {max_turns}: expected 1 or more")
-    if not history and request.get("tools", True):
-        raise ValueError("history=False needs tools=None: the model must see its tool call to understand the tool's answer")
     calls = IsolatedCalls(timeout)
     episode = _Episode(calls, max_observation)
     try:
-        observation = await episode.start(environment_factory, row or {})
+        await episode.start(environment_factory, row or {})
         messages = [] if isinstance(prompt, str) else [dict(message) for message in prompt]
         if not messages or not isinstance(messages[-1].get("content"), str):
             raise ValueError("prompt must be a list of messages, of which the last has text as its content")
-        first = _followed_by(messages, observation or "")
-        trajectory = Trajectory(messages_and_choices=[*first], metadata=metadata or {}, logs=episode.logs)
+        first = _followed_by(messages, episode.state)
+        trajectory = Trajectory(messages_and_choices=first, metadata=metadata or {}, logs=episode.logs)
         request = {"tools": list(episode.schemas.values()) or None} | request
         trajectory.tools = request["tools"]
-        request["model"] = model
         repeated = None if history else messages
-        rewards = await _play(client, episode, trajectory, request, max_turns, turn_rewards, repeated, observation or "")
+        rewards = await _play(client, episode, trajectory, {"model": model, **request}, max_turns, turn_rewards, repeated)
         trajectory.reward = await episode.reward()
         trajectory.metrics |= {**(await episode.read("metrics") or {}), "tool_failures": episode.failures}
         trajectory.logs = episode.logs
@@ -230,29 +229,19 @@ async def rollout_environment(
             calls.close()
 
 
-def _followed_by(prompt: list[dict], observation: str) -> Messages:
-    *before, last = prompt
-    return [*before, {**last, "content": last["content"] + observation}]  # type: ignore[list-item]
+def _followed_by(prompt: list[dict], observation: str) -> list[Any]:
+    return [*prompt[:-1], {**prompt[-1], "content": prompt[-1]["content"] + observation}]
 
 
 async def _play(
-    client: Any,
-    episode: _Episode,
-    trajectory: Trajectory,
-    request: dict[str, Any],
-    max_turns: int,
-    turn_rewards: bool,
+    client: Any, episode: _Episode, trajectory: Trajectory, request: dict[str, Any], max_turns: int, turn_rewards: bool,
     prompt: list[dict] | None,
-    state: str,
-) -> list[float]:
-    """Alternate between model and environment. Returns the turn rewards, if requested.
-
-    prompt: given only without history: each request is the prompt with the newest observation. state: the first one.
-    """
+) -> list[float]:  # fmt: skip
+    """Alternate between model and environment. Returns the turn rewards, if requested. prompt: only without history."""
     request = {name: value for name, value in request.items() if name != "tools" or value}
     plain = await episode.read("plain_tool")
-    if prompt and not plain:
-        raise ValueError(f"history=False needs an environment with a `plain_tool`; {episode.name} has none")
+    if prompt and ("tools" in request or not plain):
+        raise ValueError("history=False is for answers in text: expected tools=None, and an environment with a `plain_tool`")
     taken = list(episode.schemas[plain]["function"]["parameters"]["properties"]) if plain in episode.schemas else []
     if plain and len(taken) != 1:
         raise BrokenEnvironment(f"{episode.name}.plain_tool is {plain!r}: expected the name of a tool with one parameter.")
@@ -260,7 +249,7 @@ async def _play(
     conversation: History = trajectory
     for _ in range(max_turns):
         completion = await client.chat.completions.create(messages=conversation.messages(), **request)
-        choice, answers, failures = completion.choices[0], conversation.messages_and_choices, episode.failures
+        choice, answers = completion.choices[0], conversation.messages_and_choices
         answers.append(choice)
         for call in choice.message.tool_calls or []:
             observation = await episode.call(call.function.name, call.function.arguments)
@@ -275,11 +264,8 @@ async def _play(
         if ended or await episode.read("over", False):
             break
         if prompt:
-            if episode.failures > failures:  # the error is all that is new
-                observation = f"{observation}\n{state}"
-            else:
-                state = observation
-            conversation = History(messages_and_choices=[*_followed_by(prompt, observation)])
+            seen = observation if observation == episode.state else f"{observation}\n{episode.state}"  # after an error both
+            conversation = History(messages_and_choices=_followed_by(prompt, seen))
             trajectory.additional_histories.append(conversation)
     turns = len(trajectory.all_choices())
     trajectory.metrics |= {"turns": turns, "out_of_turns": not ended and not await episode.read("over", False)}

@@ -205,12 +205,10 @@ def test_turns_without_history_are_trained_on_as_they_were_asked():
     assert all(tokenizer.decode(s.ids).startswith(prompt + answer) for s, prompt, answer in zip(sequences, prompts, "1212", strict=True))
 
 
-def test_an_episode_without_history_takes_answers_in_text():
-    for tools in ({}, {"tools": [{"type": "function"}]}):
-        with pytest.raises(ValueError, match="history=False needs tools=None"):
-            run(Counter, "done", history=False, **tools)
-    with pytest.raises(ValueError, match="history=False needs an environment with a `plain_tool`; Counter has none"):
-        run(Counter, "done", history=False, tools=None)
+@pytest.mark.parametrize(("environment", "tools"), [(Plain, {}), (Plain, {"tools": [{"type": "function"}]}), (Counter, {"tools": None})])
+def test_an_episode_without_history_takes_answers_in_text(environment, tools):
+    with pytest.raises(ValueError, match="history=False is for answers in text: expected tools=None, and an environment with a `plain_tool`"):
+        run(environment, "done", history=False, **tools)
 
 
 def test_the_email_environment_gives_what_its_own_rollout_gives():
