@@ -56,6 +56,14 @@ def test_outputs_contain_no_error_and_nothing_on_stderr(path):
 
 
 @each_notebook
+def test_an_error_in_a_cell_fails_the_run(path):
+    """nbmake passes a notebook with `allow_errors`, and a cell tagged `raises-exception`, whatever happens in it."""
+    notebook = read(path)
+    assert "execution" not in notebook.metadata
+    assert not [i for i, cell in enumerate(notebook.cells) if "raises-exception" in cell.metadata.get("tags", [])]
+
+
+@each_notebook
 def test_contains_no_local_path(path):
     for i, cell in enumerate(read(path).cells):
         for out in cell.get("outputs", []):
