@@ -1,7 +1,7 @@
 """art_nb: agent reinforcement learning that runs on a laptop, with ART's API (`import art_nb as art`).
 
-Importing it loads nothing heavy: each public name is fetched from its module when it is first used (PEP 562). It sets
-HF_HUB_DISABLE_TELEMETRY, DISABLE_SAFETENSORS_CONVERSION and GOMP_SPINCOUNT in the environment where they are not set.
+Importing it loads nothing heavy: a public name is imported when it is first used (PEP 562). It sets, unless set already,
+HF_HUB_DISABLE_TELEMETRY (also in an imported huggingface_hub), DISABLE_SAFETENSORS_CONVERSION and GOMP_SPINCOUNT.
 """
 
 import importlib
@@ -10,14 +10,14 @@ import pkgutil
 import sys
 from typing import TYPE_CHECKING
 
-# Read when torch is imported (on Linux, where its threads are libgomp's). Between matrix products they busy-wait for each
-# other, by default for milliseconds: long enough that two training runs on the same cores almost stop (`benchmarks.beside`).
+# Torch's OpenMP library on Linux, libgomp, reads this when torch is imported. Its threads busy-wait between operations, by
+# default for milliseconds: long enough that two training runs on the same cores almost stop (`benchmarks.beside`).
 # https://gcc.gnu.org/onlinedocs/libgomp/GOMP_005fSPINCOUNT.html
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
-# Unless these are set, the Hugging Face libraries report their use (TRL each trainer), and have the hub convert models that
-# lack safetensors. The first is read when they are imported, perhaps before this package.
+# Unless these are set, the Hugging Face libraries send usage telemetry (TRL: for every trainer), and ask the hub to convert
+# models without safetensors. The first is read when huggingface_hub is imported, perhaps before this package.
 for _variable in ("HF_HUB_DISABLE_TELEMETRY", "DISABLE_SAFETENSORS_CONVERSION"):
     os.environ.setdefault(_variable, "1")
 _hub = sys.modules.get("huggingface_hub.constants")

@@ -26,7 +26,7 @@ class TokenPricing:
 
 
 def load_litellm() -> Any:
-    """Import and return `litellm`, without its telemetry, its advice and its own downloads.
+    """Import and return `litellm`, with its telemetry, debug hints and downloads turned off.
 
     Raises: ImportError when it is not installed.
     """

@@ -1,6 +1,6 @@
 """`art.dev`: typed dictionaries for `TrainableModel(_internal_config=...)`, under ART's names.
 
-`init_args` and `peft_args` are passed to the model's loader (without Unsloth, `init_args` that only it has are dropped),
+`init_args` and `peft_args` are passed to the model's loader (without Unsloth, Unsloth-only `init_args` are dropped),
 `trainer_args` to every GRPO step; `engine_args`, for ART's inference server, has no effect.
 """
 

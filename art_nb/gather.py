@@ -56,7 +56,7 @@ async def gather_trajectory_groups(
         groups: `TrajectoryGroup(rollout(...) for ...)`, or calls of async functions that return a group. If `max_exceptions`
             is a share, a call counts as one rollout until it awaits a `TrajectoryGroup` of rollouts, or returns.
         pbar_desc: label of the progress bar; None: no bar.
-        max_exceptions: as in `gather_trajectories`; a rollout's goes into `group.exceptions`; a failed call has no group.
+        max_exceptions: as in `gather_trajectories`; a failed rollout is in `group.exceptions`; a failed call has no group.
         max_metrics: number of metrics that the bar shows; None: all.
         after_each: async function of a finished group, such as a judge. Returns the group to keep, a list of groups, or
             None to drop it.

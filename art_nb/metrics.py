@@ -91,7 +91,7 @@ class MetricsBuilder:
         cached_prompt_price_per_million: float | None = None,
         cache_creation_price_per_million: float | None = None,
         cache_read_price_per_million: float | None = None,
-    ) -> float | None:
+    ) -> float:
         """Add the cost of an API response to costs/{cost_context}/{source}; return it in US dollars.
 
         The cost is the one that the response states, else a registered extractor's, else its tokens times the price given

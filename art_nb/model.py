@@ -75,7 +75,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
     """A model behind an OpenAI-compatible server. It is prompted and logged, for comparison, but not trained.
 
     name, project: see `storage.names` for the allowed names. base_path: the model's files are in
-        {base_path}/{project}/models/{name}/; a backend replaces `base_path` by its own `path`.
+        {base_path}/{project}/models/{name}/; once a backend is registered, its `path` is used instead of `base_path`.
     config: a pydantic model of your own, for rollouts to read. inference_base_url, inference_api_key: of the server.
     inference_model_name: the server's name for the model; None: `name`.
     report_metrics: services that also receive the log: "wandb", "langfuse". None: no service, even if API keys are set.
@@ -118,7 +118,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             if not any(isinstance(monitor, SERVICES[name]) for monitor in self.monitors):
                 self.monitors.append(SERVICES[name]())
         if wrong := [monitor for monitor in self.monitors if isinstance(monitor, type) or not hasattr(monitor, "submit")]:
-            raise ValueError(f"monitors contain {wrong}: expected for example WandbMonitor(); names go into report_metrics")
+            raise ValueError(f"monitors contain {wrong}: expected e.g. WandbMonitor(); service names go into report_metrics")
         return self
 
     def backend(self) -> "Backend":
@@ -133,7 +133,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
             raise TypeError(f"backend is {backend!r}: expected an instance, e.g. `await model.register(LocalBackend())`")
         await backend.register(self)
         if self._backend is not backend:
-            self._backend, self._totals.loaded = backend, False  # its folder may have other sums
+            self._backend, self._totals.loaded = backend, False  # the folder may contain other totals
 
     @overload
     def openai_client(self, *, sync: Literal[False] = False) -> AsyncOpenAI: ...
@@ -224,7 +224,7 @@ class Model(pydantic.BaseModel, Generic[ModelConfig, StateType]):
         """
         step, log = await self.get_step() if step is None else step, self.run_log
         if not hasattr(step, "__index__") or step < 0:
-            raise ValueError(f"step is {step!r}: expected an integer from 0")
+            raise ValueError(f"step is {step!r}: expected a non-negative integer")
         if taken := {"step", "split", "time"} & set(metrics or {}):
             raise ValueError(f"metrics contain {', '.join(sorted(taken))}: `log` sets these itself")
         groups, step = as_groups(trajectories or ()), int(step)

@@ -97,7 +97,7 @@ class TrainConfig(_TrainingOptions):
     def with_art_options(self, options: Mapping[str, Any]) -> "TrainConfig":
         """Return a copy with options of ART's own trainer applied (`art.dev.TrainConfig`, `backend.train(...)`).
 
-        Options other than fields of `TrainConfig` and `_SHARED_WITH_TRL` are ignored with a warning.
+        Reads fields of `TrainConfig`, and TRL's epsilon, epsilon_high, importance_sampling_level; warns about others.
         """
         known = {name: value for name, value in options.items() if name in type(self).model_fields}
         if isinstance(known.get("scale_rewards"), bool):

@@ -1,1 +1,1 @@
-"""Benchmarks. Each prints one JSON line, most of them with a ratio to a baseline; RESULTS.md records the output."""
+"""Benchmarks, which print one JSON line, most with a ratio to a baseline (RESULTS.md), and the modules that they share."""

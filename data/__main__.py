@@ -27,7 +27,7 @@ ITEMS = {
         "data/nano_email", "data/nano_email/maker.py", "base model for email search (25 minutes on two cores)"
     ),
     "nano_tic_tac_toe": Item(
-        "data/nano_tic_tac_toe", "data/nano_tic_tac_toe/maker.py", "base model for self-play (minutes on two cores)"
+        "data/nano_tic_tac_toe", "data/nano_tic_tac_toe/maker.py", "base model for self-play (8 minutes on one core)"
     ),
     "nano_code": Item("data/nano_code", "data/nano_code/maker.py", "base model for code repair (11 minutes on one core)"),
     "nano_service": Item(

@@ -107,8 +107,8 @@ def _compiled(chat_template: str) -> Any:
 class Encoded(NamedTuple):
     """A demonstration as tokens with its targets.
 
-    ids: of its tokens. answers: (position, {token id: probability}) for every token of the assistant. hints: (position,
-    labels).
+    ids: the token ids. answers: (position, {token id: probability}) for every token of the assistant.
+    hints: (position, labels for the probe).
     """
 
     ids: list[int]

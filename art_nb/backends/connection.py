@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import httpx
 from pydantic import BaseModel
 
-READ_TIMEOUT = 60.0  # seconds without a byte; the server sends one more often than that
+READ_TIMEOUT = 60.0  # seconds without a byte; the server sends at least one in any such interval
 RETRIED = {425, 429, 502, 503, 504}  # status codes
 CONNECT_TIMEOUT = 10.0  # seconds
 MAX_PAUSE = 5.0  # seconds between two attempts
@@ -39,7 +39,7 @@ class TokenRefused(PermissionError):
 
 
 class RequestRefused(ValueError):
-    """The request was rejected; the message gives the reason. final: because of its content, so a retry cannot succeed.
+    """The request was rejected; the message gives the reason. final: its content is at fault, so a retry cannot succeed.
 
     A rejection that is not final comes, for example, from a proxy or from a limit that can be raised.
     """
@@ -79,7 +79,7 @@ class Connection:
             self._clients[loop] = httpx.AsyncClient(
                 base_url=self.url, headers={"authorization": f"Bearer {self.api_key}"},
                 timeout=httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT), limits=httpx.Limits(max_connections=None),
-                trust_env=not local, verify=self.url.startswith("https:"),
+                trust_env=not local, verify=httpx.URL(self.url).scheme == "https",
             )  # fmt: skip
         return self._clients[loop]
 
@@ -93,7 +93,11 @@ class Connection:
 
         Raises: Gone, RequestRefused, TokenRefused, ServerFailed, Unreachable.
         """
-        return json.loads((await self.fetch(method, path, body, timeout)) or b"null")
+        content = await self.fetch(method, path, body, timeout)
+        try:
+            return json.loads(content or b"null")
+        except ValueError as error:
+            raise RequestRefused(f"{self.url} did not answer in JSON: is this the server's address?") from error
 
     async def fetch(self, method: str, path: str, body: Any = None, timeout: float = READ_TIMEOUT) -> bytes:
         """Send a request; return the response's bytes, b"" if a repeated DELETE finds nothing (404). Raises: as `ask`."""
@@ -113,7 +117,7 @@ class Connection:
 
         If the response is cut off, sends the request again; lines may repeat. Raises: as `ask`; also for an "error" line.
         """
-        content, retries, seen, cut_off = encoded(body), Retries(self), {""}, 0
+        content, retries, seen, cut_off = encoded(body), Retries(self), set[str](), 0
         while True:
             first = True
             try:

@@ -28,7 +28,7 @@ def status_of(error: Exception) -> int:
         return error.status
     if isinstance(error, openai.APIStatusError):
         return error.status_code
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError) and not error.filename:  # of the operating system, its message has a path
         return 404
     return 400 if isinstance(error, ValueError | ArithmeticError) else 500
 
@@ -43,8 +43,8 @@ def error_body(error: Exception) -> dict[str, Any]:
     return {"error": {"message": message, "type": kind, "param": None, "code": None}}
 
 
-def logged_error(error: Exception, failed: str) -> dict[str, Any]:
-    """Return `error_body`; log an exception of status 500 or more with its traceback. failed: the name of the operation."""
+def logged_error(error: Exception, operation: str) -> dict[str, Any]:
+    """Return `error_body`; log an exception of status 500 or more with its traceback. operation: named in the log."""
     if status_of(error) >= 500:
-        logging.getLogger("art_nb.serving").error("%s failed", failed, exc_info=error)
+        logging.getLogger("art_nb.serving").error("%s failed", operation, exc_info=error)
     return error_body(error)

@@ -98,7 +98,7 @@ class LoadedModel(RegisteredModel):
         """Update the policy by GRPO; return metrics. Changed options need a new learner, which inherits the moments."""
         options = {**self.trainer_args, **config.grpo}
         if options != self._options or self.split != "train":
-            moments = self._moments("train")
+            moments = self._begin_step("train")
             if options != self._options:
                 learner = Learner(self.policy, grpo=options, output_dir=str(self.folder))
                 self.learner.end()
@@ -110,7 +110,7 @@ class LoadedModel(RegisteredModel):
     def imitate(self, demonstrations: list[list[TokenSequence]], config: TrainSFTConfig, report: Report) -> dict[str, Any]:
         """Update the policy by supervised fine-tuning; return metrics."""
         learner = SupervisedLearner(self.policy, sft=config.sft, output_dir=str(self.folder))
-        set_optimizer_state(learner.optimizer, self._moments("sft"))
+        set_optimizer_state(learner.optimizer, self._begin_step("sft"))
         row = learner.learn(demonstrations, config, report, seed=self._seed())
         set_optimizer_state(self.learner.optimizer, learner.optimizer.state_dict()["state"])
         return row
@@ -118,7 +118,7 @@ class LoadedModel(RegisteredModel):
     def _seed(self) -> int:
         return random.Random(f"{self.policies.seed} {self.step + 1}").getrandbits(63)
 
-    def _moments(self, split: str) -> dict[int, dict[str, Any]]:
+    def _begin_step(self, split: str) -> dict[int, dict[str, Any]]:
         """Set `split`; return the optimizer's moments for a step of that kind, {} if the last step was of the other kind."""
         moments = self.learner.optimizer.state_dict()["state"] if self.split == split else {}
         self.split = split

@@ -139,7 +139,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return loaded
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """Return an OpenAI client that samples in this process from the latest policy, any kept one, or the base model."""
+        """Return an OpenAI client that samples in this process, from any policy that has a checkpoint or the base model."""
         names = lambda: self.loaded(model).names.names()  # noqa: E731
         return InProcessClient(partial(self.answer, model), names, self.loaded(model).loop)
 
@@ -159,7 +159,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             if not loaded.gathered:
                 loaded.reset_counts()
             loaded.gathered = True
-        return await loaded.sampler.create(messages=list(messages), policy=policy, model=policy.name, **parameters)
+        return await loaded.sampler.create(messages=messages, policy=policy, model=policy.name, **parameters)
 
     def named_policy(self, loaded: LoadedModel, name: str | None) -> NamedPolicy:
         """Return the policy that a request names. Raises: RequestError when there is none."""
@@ -230,7 +230,12 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         target = self.output_dir(model)
         loaded = self.models.get((model.project, model.name))
         check = lambda checkpoint: loaded and read_adapter(loaded.policy, checkpoint)  # noqa: E731
-        fork_checkpoint(self.output_dir(source), target, check=check, **options)
+        lock = self.lock(target) if not loaded and target.exists() else None  # another process may have loaded it
+        try:
+            fork_checkpoint(self.output_dir(source), target, check=check, **options)
+        finally:
+            if lock:
+                lock.release()
         if loaded:
             loaded.policies.clear()
             loaded.sampler.forget()

@@ -6,7 +6,7 @@ completed since the previous reply, normally those of one forward, in completion
 one. A single client that sends in time thus gets the same batches as in process, and identical rollouts, token for token.
 
 Exchanges are numbered. One that is resent because its reply was lost gets the same reply, even if later ones have arrived.
-One that overtakes its predecessor is rejected with status 425 (too early), to be resent; in an unknown session, with 410.
+One that overtakes its predecessor is rejected with status 425 (Too Early) and resent; one of an unknown session, with 410.
 
 `RemoteBackend`, `art-nb worker` and `RayBackend` use `LockstepClient`; the server and Ray's samplers use
 `LockstepSessions`. This module does not depend on the transport (HTTP or Ray) or on how a request is answered.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,7 +32,9 @@ from pydantic import BaseModel, Field
 
 from art_nb.backends.connection import Gone, digest
 from art_nb.backends.errors import StatusError, logged_error, status_of
+from art_nb.inference.bounded import MAX_PROMPTS, BoundedDict
 from art_nb.inference.chat import IGNORED, URL, RequestError
+from art_nb.inference.messages import normalize
 from art_nb.rollouts.gathering import Gathering, cancel, drain_event_loop, outermost
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ class LockstepClient:
         self._open: dict[int, dict[str, Any]] = {}  # unanswered requests by id
         self._futures: dict[int, asyncio.Future[ChatCompletion]] = {}
         self._gatherings: WeakKeyDictionary[Gathering, str] = WeakKeyDictionary()
-        self._occurrences: Counter[str] = Counter()  # by digest; reset when a gather call starts while no other runs
+        self._occurrences = BoundedDict[str, int](MAX_PROMPTS)  # by digest; cleared when a gather call starts alone
         self.driver: asyncio.Task | None = None
         self._changed = asyncio.Event()
         self._start_session()
@@ -98,15 +99,15 @@ class LockstepClient:
         """Answer a chat request. Raises: RequestError if rejected, InternalServerError if it fails, others as `send`."""
         key, gathering = next(self._ids), outermost()
         given = {k: v for k, v in parameters.items() if k not in IGNORED and not isinstance(v, NotGiven | Omit)}
-        request = given | {"messages": list(given["messages"])}
+        request = given | {"messages": normalize(given.get("messages"))}
         if gathering is not None and gathering not in self._gatherings:
             if not any(other.in_flight for other in self._gatherings):
                 self._occurrences.clear()
             self._gatherings[gathering] = secrets.token_hex(4)
         name = None if gathering is None else self._gatherings[gathering]
-        shown = digest(request)
-        self._open[key] = {"id": key, "gathering": name, "request": request, "min_occurrence": self._occurrences[shown]}
-        self._occurrences[shown] += 1
+        earlier = self._occurrences.get(shown := digest(request), 0)
+        self._open[key] = {"id": key, "gathering": name, "request": request, "min_occurrence": earlier}
+        self._occurrences[shown] = earlier + 1
         self._futures[key] = future = asyncio.get_running_loop().create_future()
         self._notify_driver(self._new, key)
         try:

@@ -104,7 +104,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return openai_url(self.connection, model.project), self.connection.api_key
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """Return an OpenAI client that samples on the server from the latest policy, any kept one, or the base model."""
+        """Return an OpenAI client that samples on the server, from any policy that has a checkpoint or the base model."""
         return remote_client(lambda **request: self.lockstep_client(model).create(**request), self.connection, model.project)
 
     def lockstep_client(self, model: TrainableModel) -> LockstepClient:
@@ -120,7 +120,7 @@ class RemoteBackend(FileBackend[RemoteModel, TrainResult]):
         return step
 
     async def take_step(self, model: TrainableModel, request: StepRequest) -> TrainResult:
-        """Write the data to the outbox, then train on the server. Raises: ValueError if it refuses; ConnectionError."""
+        """Write the data to the outbox, then train on the server. Raises: as `Connection.ask`, not as `train`."""
         message = {
             "key": request.key,
             "from_step": self.loaded(model).names.step,

@@ -80,7 +80,7 @@ def _package(art_version: str | None) -> tuple[dict[str, Any], str]:
 class SkyPilotBackend(RemoteBackend):
     """A RemoteBackend on a rented machine. `initialize_cluster` creates it.
 
-    Call `down` to return the machine: it keeps running, and costs money, after the backend or the notebook is closed.
+    Call `down` to terminate the machine: it keeps running, and costs money, after the backend or the notebook is closed.
     """
 
     cluster_name: str
@@ -114,7 +114,7 @@ class SkyPilotBackend(RemoteBackend):
             env_path: a file of NAME=VALUE lines with secrets for the machine, e.g. a token of the Hugging Face hub.
             force_restart: stop a running server and start a new one.
             tail_logs: print SkyPilot's output while it rents and installs.
-            idle_minutes: minutes after the server has ended until SkyPilot returns the machine.
+            idle_minutes: minutes after the server has stopped until SkyPilot terminates the machine.
             path: folder for everything that is logged here, and for the server's token.
             sky, ssh: the commands; `sky` is looked up in PATH by default.
             base_models: required: the models that the server may train, by name: hub names, or folders on the machine,
@@ -134,7 +134,7 @@ class SkyPilotBackend(RemoteBackend):
             try:
                 await _run([found, "cancel", "--all", "--yes", cluster_name], {}, tail_logs)
             except RuntimeError as error:
-                if not re.search("does not exist|not found on the cloud", str(error)):  # the machine was returned
+                if not re.search("does not exist|not found on the cloud", str(error)):  # the machine was terminated
                     raise
             token_file.unlink(missing_ok=True)
         if token_file.exists():
@@ -142,7 +142,7 @@ class SkyPilotBackend(RemoteBackend):
         else:
             token = secrets.token_urlsafe(32)
             values = variables | {"ART_NB_TOKEN": token}
-            write_file(token_file, token.encode(), private=True)  # first: SkyPilot completes an interrupted launch
+            write_file(token_file, token.encode(), private=True)  # before the launch, which outlives an interrupt
             try:
                 await _launch(found, cluster_name, task, values, idle_minutes, tail_logs)
             except Exception:
@@ -164,7 +164,7 @@ class SkyPilotBackend(RemoteBackend):
         _end(self._tunnel)
 
     async def down(self) -> None:
-        """Return the machine. Its files are lost: download checkpoints that you want to keep first."""
+        """Terminate the machine. Its files are lost: download checkpoints that you want to keep first."""
         await self.close()
         await _run([self._sky, "down", "--yes", self.cluster_name], {}, show=False)
         self._token_file.unlink(missing_ok=True)

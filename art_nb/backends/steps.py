@@ -78,7 +78,7 @@ def choice_advantages(trajectory: Trajectory) -> list[float | None]:
 
 
 def set_advantages(groups: list[TrajectoryGroup], advantages: list[list[list[float | None]]] | None) -> None:
-    """Set `token_advantages` of each choice trained on; [] without `token_ids`. advantages: by group, trajectory, choice."""
+    """Set `token_advantages` of each trained choice ([] without `token_ids`). advantages: by group, trajectory, choice."""
     for group, of_group in zip(groups, advantages or [], strict=advantages is not None):
         for trajectory, of_trajectory in zip(group, of_group, strict=True):
             for choice, advantage in zip(trajectory.all_choices(), of_trajectory, strict=True):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from art_nb.backends.connection import Connection, RequestRefused
 from art_nb.backends.local import LocalBackend
@@ -52,9 +52,9 @@ def command(base_model: str, rank: int = 16, *, gpus: int = 1, port: int = 8000,
 
 
 def environment(api_key: str) -> dict[str, str]:
-    """Return the variables of vLLM's environment: adapters can be loaded, and it sends no usage statistics.
+    """Return environment variables that let vLLM load adapters at run time, and disable its usage statistics.
 
-    api_key: the `VllmBackend`'s; unlike an argument, others can't see it.
+    api_key: the `VllmBackend`'s; in the environment, because other users can read a process's arguments.
     """
     return {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1", "VLLM_API_KEY": api_key}
 
@@ -63,17 +63,17 @@ class VllmServer:
     """A vLLM server of one base model. It must see the checkpoint folders. Arguments: as in `VllmBackend`."""
 
     def __init__(self, url: str, api_key: str, patience: float):
-        self._connection = Connection(url, api_key, patience)
+        self.connection = Connection(url, api_key, patience)
         self.base = ""
         self.context = 0
         self._loading: dict[str, asyncio.Task[bytes]] = {}
 
     async def connect(self) -> None:
         """Query the base model and its context length. Raises: as `Connection.ask`; ValueError when no model is served."""
-        cards = (await self._connection.ask("GET", "/v1/models"))["data"]
+        cards = (await self.connection.ask("GET", "/v1/models"))["data"]
         bases = [card for card in cards if not card.get("parent")]
         if not bases:
-            raise ValueError(f"{self._connection.url} serves no base model: give the address of `vllm serve`")
+            raise ValueError(f"{self.connection.url} serves no base model: give the address of `vllm serve`")
         self.base, self.context = bases[0]["id"], bases[0]["max_model_len"]
 
     async def complete(self, folder: Path | None, body: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class VllmServer:
         for again in (True, False):
             name = self.base if folder is None else await self._loaded(folder)
             try:
-                answer = await self._connection.ask("POST", "/v1/completions", {**body, "model": name}, READ_TIMEOUT)
+                answer = await self.connection.ask("POST", "/v1/completions", {**body, "model": name}, READ_TIMEOUT)
                 return answer["choices"][0]
             except RequestRefused as error:
                 if not (again and folder is not None and "does not exist" in str(error)):
@@ -98,7 +98,7 @@ class VllmServer:
         task, loop = self._loading.get(name), asyncio.get_running_loop()
         if task is None or task.cancelled() or not (task.done() or task.get_loop() is loop):
             body = {"lora_name": name, "lora_path": str(folder.absolute())}
-            fetching = self._connection.fetch("POST", "/v1/load_lora_adapter", body, READ_TIMEOUT)
+            fetching = self.connection.fetch("POST", "/v1/load_lora_adapter", body, READ_TIMEOUT)
             self._loading[name] = asyncio.ensure_future(fetching)
         try:
             await asyncio.shield(self._loading[name])
@@ -202,6 +202,13 @@ class VllmBackend(LocalBackend):
     def __init__(self, url: str, *, api_key: str = "none", patience: float = 60.0, **local: Any) -> None:
         super().__init__(**local)
         self.url, self.api_key, self.patience = url, api_key, patience
+
+    async def close(self) -> None:
+        """As `LocalBackend`; also close the connections to the server."""
+        decoders = [loaded.sampler.decoder for loaded in self.models.values()]
+        await super().close()
+        for decoder in decoders:
+            await cast(VllmDecoder, decoder).server.connection.close()
 
     async def _prepare_backend_for_training(
         self, model: TrainableModel, config: dict[str, Any] | None = None

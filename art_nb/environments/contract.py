@@ -1,4 +1,4 @@
-"""Play any environment that follows TRL's `environment_factory` contract with a model behind a chat client.
+"""Let a model behind a chat client play any environment that follows TRL's `environment_factory` contract.
 
 The contract: `reset(**row)` returns the text after the prompt; every other public method is a tool, with type hints and a
 Google docstring; `get_reward()` returns the reward. Properties are not tools, and four of them are read here if they exist:
@@ -8,7 +8,7 @@ Google docstring; `get_reward()` returns the reward. Properties are not tools, a
 - `metrics`: a dict of numbers to chart.
 - `progress`: a number whose changes are the turn rewards; by default the reward.
 
-An environment that is a context manager is entered before `reset` and left at the end.
+An environment that is a context manager is entered before `reset` and exited at the end.
 Source: GRPOTrainer.__init__ and GRPOTrainer._tool_call_loop of TRL 1.15.
 """
 
@@ -26,7 +26,7 @@ from art_nb.environments.isolation import BrokenEnvironment, IsolatedCalls
 from art_nb.environments.tools import MalformedCall, clean, parse_arguments, tool_schema
 from art_nb.trajectories import History, Trajectory
 
-NO_TOOLS, PROPERTIES = ("reset", "get_reward"), {"over", "plain_tool", "metrics", "progress"}
+NOT_TOOLS, PROPERTIES = ("reset", "get_reward"), {"over", "plain_tool", "metrics", "progress"}
 _SCHEMAS: WeakKeyDictionary[type, dict[str, dict]] = WeakKeyDictionary()  # each rollout makes an environment
 
 
@@ -44,7 +44,7 @@ def environment_tools(environment: Any) -> dict[str, dict]:
 
 def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
     kind = type(environment)  # not with inspect.getmembers, which is slow: this runs after every call
-    names = [name for name in dir(kind) if not name.startswith("_") and name not in NO_TOOLS]
+    names = [name for name in dir(kind) if not name.startswith("_") and name not in NOT_TOOLS]
     methods = [getattr(environment, name) for name in names if inspect.isfunction(getattr(kind, name, None))]
     return {method.__name__: method for method in methods}
 
@@ -52,7 +52,7 @@ def _methods(environment: Any) -> dict[str, Callable[..., Any]]:
 def observation_text(source: str, result: Any) -> str:
     """Return an observation as the text that the model reads: JSON for values other than text.
 
-    source: named in errors. Raises: BrokenEnvironment for a value that text cannot represent.
+    source: its name in error messages. Raises: BrokenEnvironment for a value that text cannot represent.
     """
     if result is None or isinstance(result, str):
         return clean(result or "")
@@ -76,7 +76,7 @@ class _Episode:
         self.calls, self.max_observation = calls, max_observation
         self.name, self.environment = "the environment", cast(Any, None)
         self.logs: list[str] = []
-        self.failures, self.entered, self.state = 0, False, ""  # state: the last observation that is no error
+        self.failures, self.entered, self.state = 0, False, ""  # state: the last observation that is not an error
 
     async def start(self, factory: Callable[[], Any], row: dict[str, Any]) -> None:
         self.environment = await self._contract("environment_factory", factory)
@@ -114,7 +114,7 @@ class _Episode:
         return await self.number("get_reward", self.environment.get_reward)
 
     async def progress(self) -> float:
-        if hasattr(type(self.environment), "progress"):
+        if hasattr(type(self.environment), "progress") or "progress" in getattr(self.environment, "__dict__", ()):
             return await self.number("progress", getattr, self.environment, "progress")
         return await self.reward()
 
@@ -181,16 +181,16 @@ async def rollout_environment(
     turn_rewards: bool = False,
     **request: Any,
 ) -> Trajectory:
-    """Play one episode of an environment made for TRL with a model. Returns the trajectory with the environment's reward.
+    """Let a model play one episode of an environment made for TRL. Returns the trajectory with the environment's reward.
 
     client: `AsyncOpenAI`, `model.openai_client()` or another with `chat.completions.create`. model: its name in requests.
     environment_factory: as for TRL; called once, for this episode alone.
-    row: a dataset row, passed to `reset`. prompt: its messages; what `reset` returns is appended to the last one.
+    row: a dataset row, passed to `reset`. prompt: messages; the text that `reset` returns is appended to the last one.
     max_turns: limit on the model's answers. timeout: seconds for each call to the environment; None: no limit, which
         is faster, for environments that you trust. max_observation: characters of an observation that the model sees.
     history: False sends only the prompt with the newest observation (after a failed call: the error and the last
-        observation), which is faster, and enough where an observation is the whole state, as on a board. What `reset`
-        returns is in the first request only. Each later request is one of `additional_histories`. Needs `tools=None`.
+        observation), which is faster, and enough if each observation shows the whole state, e.g. a board. The text from
+        `reset` is in the first request only. Each later request is one of `additional_histories`. Needs `tools=None`.
     turn_rewards: also store a reward for each answer, the change of the environment's `progress`.
     request: other parameters of each request, such as `temperature`. `tools=None` offers no tools, for a model without tool
         calls; the environment then needs a `plain_tool`.

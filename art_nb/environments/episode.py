@@ -30,7 +30,7 @@ class ToolEpisode:
     over_message: ClassVar[str] = "The episode is over."
     """The observation of every call after the end."""
     no_call_message: ClassVar[str] = "I give up."
-    """What `trajectory` writes for an answer without a call."""
+    """The assistant message that `trajectory` writes for an answer without a call."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -110,7 +110,7 @@ class ToolEpisode:
         self.turn_rewards.append(self.progress() - sum(self.turn_rewards))
 
     def trajectory(self, **metadata: Any) -> Trajectory:
-        """Return a conversation in which a model makes the calls made so far, with the current reward and metrics."""
+        """Return a trajectory with the calls made so far as messages of a model, and the current reward and metrics."""
         messages: list[Any] = [{"role": "user", "content": self.first_message()}]
         for number, (name, arguments, observation) in enumerate(self.transcript, start=1):
             if not name:

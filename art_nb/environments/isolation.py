@@ -45,8 +45,8 @@ class IsolatedCalls:
     async def call(self, what: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a function, await it if it is async, and return its result. what: its name in messages.
 
-        Raises: BrokenEnvironment after the time limit and, if there is a limit, in place of SystemExit, KeyboardInterrupt
-        and GeneratorExit; any other exception of the function.
+        Raises: BrokenEnvironment after the time limit and, if there is a limit, in place of SystemExit, KeyboardInterrupt,
+        GeneratorExit and CancelledError; any other exception of the function.
         """
         is_async = inspect.iscoroutinefunction(function)
         if self._seconds is None:
@@ -69,7 +69,7 @@ class IsolatedCalls:
             raise BrokenEnvironment(f"{what} did not return {limit}: fix it, or raise the rollout's `timeout`.")
         try:
             return done.pop().result()
-        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+        except (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError) as error:
             raise _would_end_the_program(what, error) from error
 
     def close(self) -> None:

@@ -120,12 +120,12 @@ def parse_arguments(tools: Iterable[dict], name: str | None, arguments: str | di
 
     Raises: MalformedCall if the call does not fit the schemas.
     """
-    schemas = {tool["function"]["name"]: tool["function"]["parameters"] for tool in tools}
+    schemas = {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
     if not name:
         raise MalformedCall("no call", "every turn must call a tool")
     if name not in schemas:
         raise MalformedCall("unknown tool", f"there is no tool {quoted(name)}; the tools are {', '.join(schemas)}")
-    properties = schemas[name]["properties"]
+    properties = schemas[name].get("properties", {})
     if not arguments and not properties:
         return {}
     try:

@@ -16,9 +16,9 @@ from art_nb.types import PolicyName
 
 ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")  # PEFT's; a checkpoint holds more
 
-# Columns of history.jsonl that do not measure a model's quality: costs, timing, and statistics of training.
-_NOT_A_RESULT = ("data/", "time/", "costs/", "throughput/", "group_rewards")
-_NOT_A_SCORE = {"step", "split", "time", "groups", "exceptions", "reward_min", "reward_max", "reward_std"}
+# Prefixes and names of the columns of history.jsonl that do not measure quality: costs, timing, statistics of training.
+_HIDDEN_PREFIXES = ("data/", "time/", "costs/", "throughput/", "group_rewards")
+_HIDDEN_NAMES = {"step", "split", "time", "groups", "exceptions", "reward_min", "reward_max", "reward_std"}
 
 
 def is_hub_name(model: str) -> bool:
@@ -75,13 +75,13 @@ class Checkpoint:
         """Return the finite scores logged at this step outside training, and trajectories: split -> name -> latest value."""
         found: dict[str, dict[str, float]] = {}
         rows = [row for row in RunLog(self.model_folder).rows() if row["step"] == self.step]
-        taken = [i for i, row in enumerate(rows) if "train_s" in row]  # several if the step was taken again: other weights
+        taken = [i for i, row in enumerate(rows) if "train_s" in row]  # several if the step was repeated, with new weights
         for row in rows[max(taken[1:], default=0) :]:
             if row["split"] not in ("train", "sft"):
                 scores = {
                     name: value
                     for name, value in row.items()
-                    if isinstance(value, int | float) and name not in _NOT_A_SCORE and not name.startswith(_NOT_A_RESULT)
+                    if isinstance(value, int | float) and name not in _HIDDEN_NAMES and not name.startswith(_HIDDEN_PREFIXES)
                 }
                 found[row["split"]] = found.get(row["split"], {"trajectories": 0}) | scores
         return found

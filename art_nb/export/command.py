@@ -15,8 +15,8 @@ from art_nb.export.hub import push_to_hub, upload_key
 def export(options: Sequence[str]) -> int:
     """Run the command; return its exit code: 0, or 1 after an expected error, which is printed to stderr."""
     parser = argparse.ArgumentParser(
-        prog="art-nb export", description="Write a checkpoint in a format that other engines load, after comparing at "
-        "least 50 greedy answers with the checkpoint's own. --push reads HF_TOKEN.",
+        prog="art-nb export", description="Write a checkpoint in a format that other engines load, after comparing 50 "
+        "greedy answers with the checkpoint's own. --push reads HF_TOKEN.",
     )  # fmt: skip
     parser.add_argument("model", metavar="MODEL", help="NAME or PROJECT/NAME; append @STEP for a step other than the latest")
     parser.add_argument("out", metavar="OUT", type=Path, help="a new or empty folder")

@@ -39,7 +39,7 @@ class TogetherDeploymentConfig(DeploymentConfig):
     """Where Together downloads the adapter: from an S3 bucket or the Hugging Face hub.
 
     s3_bucket: the adapter is uploaded there by boto3, with the credentials that boto3 finds; prefix: of the object's name.
-    hub_repository: "OWNER/NAME", uploaded by `art-nb export --push`. HF_TOKEN, if set, is sent to Together for private ones.
+    hub_repository: "OWNER/NAME", uploaded by `art-nb export --push`. HF_TOKEN, if set, is always sent to Together.
     wait_for_completion: wait until the model is served.
     """
 
@@ -99,7 +99,8 @@ async def deploy_model(
     if config is not None and not isinstance(config, expected):
         raise TypeError(f"config is a {type(config).__name__}: provider {provider!r} takes a {expected.__name__}")
     if provider == "wandb":
-        return DeploymentResult(inference_model_name=deploy_wandb(model, checkpoint_path, step, config, verbose))
+        name = await asyncio.to_thread(deploy_wandb, model, checkpoint_path, step, config, verbose)
+        return DeploymentResult(inference_model_name=name)
     _files_to_deploy(model, checkpoint_path)
     if config is None:
         raise ValueError("config is None: Together needs a download source; pass TogetherDeploymentConfig(s3_bucket=...)")
@@ -179,7 +180,7 @@ def _failed(job: dict[str, Any]) -> bool:
 
 
 async def _request(http: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    response = await http.request(method, path.removeprefix("/"), json=body)
+    response = await http.request(method, path, json=body)
     if response.status_code in (401, 403):
         raise PermissionError(f"Together rejects the key in TOGETHER_API_KEY (status {response.status_code})")
     if not response.is_success:
@@ -219,6 +220,6 @@ def deploy_wandb(
                     raise
             return f"wandb-artifact:///{run.entity}/{run.project}/{model.name}:step{step}"
     except (AuthenticationError, CommError, UsageError, ValueError) as error:
-        if isinstance(error, AuthenticationError | UsageError) or "api key" in str(error).lower():
+        if isinstance(error, AuthenticationError) or "api key" in str(error).lower():
             raise PermissionError("W&B rejects the key in WANDB_API_KEY") from None
         raise RuntimeError(f"W&B rejects {model.project}/{model.name}: {error}") from None

@@ -25,7 +25,7 @@ FORMS: tuple[Form, ...] = get_args(Form)
 def export_checkpoint(checkpoint: Checkpoint, form: Form, out: str | Path, *, base: str | None = None) -> ParityReport:
     """Export `checkpoint` to `out`, a new or empty folder, completely or not at all. The checkpoint is not changed.
 
-    Compares the greedy answers of export and checkpoint to 50 prompts: logged ones, then short requests. Returns the result.
+    Compares the export's greedy answers to 50 prompts (logged ones, then short requests) with the checkpoint's.
 
     Args:
         form: "adapter": PEFT's layout, which PEFT, TRL, Unsloth and vLLM load on top of the base model; "merged": an

@@ -14,7 +14,7 @@ import sys
 import threading
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 from filelock import FileLock
@@ -47,8 +47,8 @@ def convert(model: Path, out: Path) -> None:
         return
     if "pre-tokenizer was not recognized" in run.stderr:
         raise ValueError(
-            "llama.cpp has built-in splitting rules for each tokenizer that it supports, and none for this model's. "
-            "Models based on SmolLM2, Qwen or Llama are supported; export this model as `merged`."
+            "llama.cpp has no pre-tokenizer for this model's tokenizer. It supports models based on SmolLM2, Qwen or Llama; "
+            "export this model as `merged`."
         )
     if "is not supported" in run.stderr:
         raise ValueError(f"llama.cpp's converter does not support this architecture: {run.stderr.strip().splitlines()[-1]}")
@@ -97,7 +97,7 @@ def _last_lines(text: str) -> str:
 class LlamaCpp(AbstractContextManager):
     """llama.cpp's server for a GGUF file, in a subprocess that listens on this machine only. A context manager.
 
-    url: OpenAI clients connect to `{url}/v1`. threads: None: as many as torch uses. context: tokens, at least 4096.
+    url: OpenAI clients connect to `{url}/v1`. threads: by default as many as torch uses. context: tokens, at least 4096.
 
     Raises: ImportError without the package `xllamacpp`. ValueError: llama.cpp can't load the file; with its output.
     """
@@ -113,23 +113,23 @@ class LlamaCpp(AbstractContextManager):
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
             errors="replace",
         )  # fmt: skip
-        output: Any = self._process.stdout
+        self._http, output = httpx.Client(timeout=600, trust_env=False), cast(Any, self._process.stdout)
         log: list[str] = []
         for line in output:
             if line.startswith("LISTENING "):
-                self.url = line.split()[1]
+                self._http.base_url = self.url = line.split()[1]
                 break
             log.append(line)
         else:
             self.__exit__()
             raise ValueError(f"llama.cpp can't load {model.name}:\n{''.join(log[-8:])}")
         threading.Thread(target=output.read, daemon=True).start()  # a full pipe would block it
-        self._http = httpx.Client(base_url=self.url, timeout=600, trust_env=False)
 
     def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait()
         self._process.stdin.close()  # type: ignore[union-attr]  # it is a pipe
+        self._http.close()
 
     def answer(self, answer: GreedyAnswer) -> EngineAnswer:
         """Answer the same prompt greedily, for `parity.compare`. Raises: ParityError if the prompt's tokens differ."""

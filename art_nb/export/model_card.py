@@ -20,9 +20,9 @@ def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parit
     """Write README.md to `folder`, from logged and measured facts only, without local paths. form: a key of LIBRARY."""
     on_the_hub = is_hub_name(base)
     base_name = _without_markup(base if on_the_hub else Path(base).name)
-    front = [f"library_name: {LIBRARY[form]}", "tags: [reinforcement-learning, grpo, lora]"]
-    front += [f"base_model: {base}"] if on_the_hub else []
     trained = checkpoint.trained_on()
+    tags = "reinforcement-learning, grpo, lora" if trained["trajectories"] else "lora"
+    front = [f"library_name: {LIBRARY[form]}", f"tags: [{tags}]", *([f"base_model: {base}"] if on_the_hub else [])]
     sampled = f"{trained['trajectories']} trajectories sampled from the model, in {trained['groups']} groups (GRPO)"
     shown = f"{trained['demonstrations']} demonstrations (supervised fine-tuning)"
     data = [text for text, name in ((shown, "demonstrations"), (sampled, "trajectories")) if trained[name]]
@@ -48,5 +48,5 @@ def write_card(folder: Path, checkpoint: Checkpoint, form: str, base: str, parit
 
 
 def _without_markup(text: str) -> str:
-    """Names are user input: to disable Markdown and HTML, replace all but letters, digits and `-_./ @` with spaces."""
-    return "".join(sign if sign.isalnum() or sign in "-_./ @" else " " for sign in text)
+    """Replace all but letters, digits and `-_./ @` with spaces, to disable Markdown and HTML in a user's names."""
+    return "".join(character if character.isalnum() or character in "-_./ @" else " " for character in text)

@@ -42,7 +42,7 @@ class EngineAnswer:
     """Another engine's answer to the same prompt.
 
     same: number of leading tokens equal to the checkpoint's. logprobs: (same,), NaN where unknown.
-    behind: by how many nats the engine prefers its own token at the first different one; 0 if none, infinite if unknown.
+    behind: nats by which the engine prefers its own token at the first mismatch; 0 if there is none, infinite if unknown.
     """
 
     same: int
@@ -57,8 +57,8 @@ Engine = Callable[[GreedyAnswer], EngineAnswer]
 class ParityReport:
     """Comparison over `answers` greedy answers, of which `same` are identical.
 
-    ties: answers that differ first at two tokens within `rounding` nats of each other. mean, largest_difference: of the
-    log-probabilities, absolute, in nats, over the `tokens` equal tokens for which the engine reports one.
+    ties: answers whose first different tokens are within `rounding` nats of each other. mean, largest_difference: mean and
+    maximum absolute difference of log-probabilities, in nats, over the `tokens` equal tokens that have one in the engine.
     """
 
     answers: int

@@ -1,5 +1,5 @@
 """Chat completions from a policy: messages to tokens, tokens to OpenAI's format, many conversations in one forward.
 
-Depends on torch, transformers models and tokenizers, `rollouts.gathering`, and the recording of `trajectories`. Knows
-nothing about training, rewards or tasks.
+Depends on torch, transformers models and tokenizers, `rollouts.gathering`, and the recording of `trajectories`. Does
+not depend on training, rewards or tasks.
 """

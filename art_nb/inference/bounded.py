@@ -5,6 +5,8 @@ from typing import TypeVar
 K = TypeVar("K")
 V = TypeVar("V")
 
+MAX_PROMPTS = 100_000  # prompts whose repetitions are counted, on a server per policy
+
 
 class BoundedDict(dict[K, V]):
     """A dict that drops its oldest entry when `d[key] = value` makes it larger than `max_entries`."""

@@ -164,7 +164,7 @@ class SampledChoice(Protocol):
 
 
 def is_sampled(choice: Choice) -> TypeGuard[SampledChoice]:
-    """Return whether the choice has token_ids, prompt_token_ids and token_logprobs; vLLM's own have at most the first."""
+    """Return whether the choice has token_ids, prompt_token_ids and token_logprobs; those of vLLM have at most the first."""
     fields = "prompt_token_ids", "token_logprobs"
     return bool(getattr(choice, "token_ids", None)) and all(hasattr(choice, name) for name in fields)
 

@@ -1,4 +1,4 @@
-"""Continuous batching: one forward after the other over all generations in progress, with n-gram speculative decoding.
+"""Continuous batching: one forward pass after another over all generations in progress, with n-gram speculative decoding.
 
 A generation's tokens depend on its own draws only. The rest of the batch affects them only through rounding.
 """

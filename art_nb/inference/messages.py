@@ -1,6 +1,7 @@
 """Validation of a request's messages: dicts with a known role and text as content."""
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art_nb.inference.chat import RequestError
@@ -13,9 +14,10 @@ def normalize(messages: Any) -> list[dict]:
 
     Raises: RequestError when there are none, or one is malformed or has an unknown role.
     """
-    if not isinstance(messages, list | tuple) or not messages:
+    listed = list(messages) if isinstance(messages, Iterable) and not isinstance(messages, str | Mapping) else []
+    if not listed:
         raise RequestError(f"messages is {messages!r}: expected a list with at least one message")
-    return [m if _is_normal(m) else _normalize_one(m, f"messages[{i}]") for i, m in enumerate(messages)]
+    return [m if _is_normal(m) else _normalize_one(m, f"messages[{i}]") for i, m in enumerate(listed)]
 
 
 def _is_normal(message: Any) -> bool:

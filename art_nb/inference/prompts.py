@@ -44,7 +44,7 @@ class IncrementalTemplate(ChatTemplate):
     """A chat template that renders only new messages, if it renders each message independently of the others.
 
     Whether it does is tested on `PROBES`. Consecutive tool messages count as one, because many templates frame them
-    together. For user and tool messages whose content the template copies unchanged, like all `CONTENTS`, it runs once.
+    together. If a template copies user and tool contents unchanged (see `CONTENTS`), it runs once per kind of message.
     """
 
     def __init__(self, tokenizer, tools: list[dict] | None, arguments: dict[str, Any]):
@@ -74,7 +74,7 @@ class IncrementalTemplate(ChatTemplate):
         return self._in_pieces(messages)
 
     def answered(self, prompt: str, messages: list[dict], answer: dict) -> str:
-        """Return the text of the messages and the answer. prompt: what `prompt` returned for the messages."""
+        """Return the text of the messages and the answer. prompt: the result of `prompt` for the messages."""
         if self.by_message:
             return prompt.removesuffix(self.generation_prompt) + self._piece([answer])
         return self.render([*messages, answer], add_generation_prompt=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 from openai.types.chat import ChatCompletion
 
-from art_nb.inference.bounded import BoundedDict
+from art_nb.inference.bounded import MAX_PROMPTS, BoundedDict
 from art_nb.inference.chat import RequestError, parse_options
 from art_nb.inference.constraints import Constraints
 from art_nb.inference.decoder import BatchDecoder, Decoder
@@ -22,8 +22,6 @@ from art_nb.inference.policies import NamedPolicy
 from art_nb.inference.prompts import PromptEncoder
 from art_nb.inference.streaming import Chunks, build_completion
 from art_nb.inference.vocabulary import Vocabulary
-
-MAX_PROMPTS = 100_000  # prompts per policy whose repetitions are counted
 
 
 class RequestKeys:
@@ -90,7 +88,7 @@ class Sampler:
         """Answer one chat completion request, as `openai.AsyncOpenAI().chat.completions.create` does.
 
         Each choice also has `prompt_token_ids`, `token_ids`, `token_logprobs` (natural log, temperature 1, full
-        vocabulary), `token_texts` and the name of the `policy`, so that training uses exactly what was sampled. With
+        vocabulary), `token_texts` and the name of the `policy`, so that training uses exactly the sampled tokens. With
         `stream=True` the answer is an iterator of chunks; the last chunk of each choice has these fields.
 
         `response_format`, `tool_choice` and `parallel_tool_calls` constrain decoding, while `token_logprobs` remain those

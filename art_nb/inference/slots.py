@@ -8,7 +8,7 @@ from art_nb.inference.cache import SlotCache
 from art_nb.inference.generation import Generation, Owner
 
 MIN_SHARED = 16  # tokens; a shorter common prefix is computed again
-MIN_AWAITED = 32  # tokens; wait one forward for a prefix that another generation computes if that saves as many
+MIN_AWAITED = 32  # tokens saved from which a generation waits one forward pass for a prefix that another computes
 MAX_PREFILL = 32768  # prompt tokens of one forward, beyond which no further generation is admitted
 
 
@@ -16,7 +16,7 @@ class Slots:
     """The slots of a cache.
 
     held: the computed tokens of each slot; owners: the `Generation.owner` that computed them.
-    free: the unused slots, the longest unused first. What they hold can be reused.
+    free: the unused slots, the longest unused first. Their contents can be reused.
     """
 
     def __init__(self, cache: SlotCache):
@@ -38,7 +38,7 @@ class Slots:
         """Give waiting generations a free slot each. Returns those admitted, and those that still wait.
 
         A prefix of the prompt that some slot holds is not computed again. active: generations that have a slot. most_tokens:
-        the maximum of slots times the longest conversation, of which up to 9/4 are allocated, as buffers grow by half.
+        limit on slots times the longest conversation; up to 9/4 of it may be allocated, because buffers grow by half.
         """
         # Continued conversations come first, so that each finds its slot unchanged. Those of one policy get adjacent slots.
         queue = sorted(waiting, key=lambda each: (each is not self._blocked, each.previous_slot is None, each.policy.name))

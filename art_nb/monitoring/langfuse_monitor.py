@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from art_nb.monitoring.monitor import LogEntry, Monitor, ServiceRejected, ServiceUnavailable
+from art_nb.trajectories.records import histories
 
 CLOUD = "https://cloud.langfuse.com"
 BATCH = 16  # trajectories per request
@@ -102,7 +103,7 @@ def _service_errors(url: str) -> Iterator[None]:
 
 def _check(status: int) -> None:
     if status in (401, 403):
-        raise ServiceRejected(f"it rejects the key (HTTP {status})")
+        raise ServiceRejected(f"the keys were rejected (HTTP {status}): check public_key, secret_key and base_url")
     if status == 429 or status >= 500:
         raise ServiceUnavailable(f"it returns HTTP {status}")
     if status >= 300:
@@ -132,7 +133,7 @@ class _Trace:
         self._tracer = provider.get_tracer("art_nb")
         started, seconds = self._now, float(self.record["metrics"].get("duration", 0.0))  # parses "NaN"
         root = self._span(None, f"{self.entry.model} {self.entry.split}", self._root_attributes())
-        for history, turns in enumerate([self.record["turns"], *self.record.get("additional_turns", [])]):
+        for history, turns in enumerate(histories(self.record)):
             begin = 0
             for number, end in enumerate((i for i, turn in enumerate(turns) if turn["trainable"]), start=1):
                 self._turn(root, f"turn {number}" if history == 0 else f"turn {history}.{number}", turns, slice(begin, end))

@@ -17,6 +17,7 @@ from typing import Any
 from openai.types.chat.chat_completion import Choice
 
 from art_nb.trajectories import TrajectoryGroup
+from art_nb.trajectories.records import histories
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class LogEntry:
     """A row of metrics and its trajectories.
 
     project, model, entity, run: names; entity and run may be None. folder: of the model's files.
-    row: as appended to history.jsonl.
+    row: its metrics as passed to `RunLog.append_row`: without step, split and time, and not yet converted to JSON.
     trajectories: records (`trajectories.records`) with further keys: "started", seconds since 1970; in each sampled turn
         "model", the policy's name or None, and "usage", numbers of tokens: {"input": int, "output": int}, where known.
     checkpoint: the folder of the step's checkpoint, if it is on this machine.
@@ -48,7 +49,7 @@ def snapshots(groups: Iterable[TrajectoryGroup], split: str, step: int) -> list[
     for g, group in enumerate(groups):
         for i, trajectory in enumerate(group):
             record = trajectory.record(step=step, split=split, group=g, index=i)
-            turns = [turn for history in (record["turns"], *record.get("additional_turns", [])) for turn in history]
+            turns = [turn for history in histories(record) for turn in history]
             items = [item for history in trajectory.histories() for item in history.messages_and_choices]
             for turn, item in zip(turns, items, strict=True):
                 if isinstance(item, Choice):
@@ -113,7 +114,7 @@ class Monitor(contextlib.AbstractContextManager):
             self._waiting.put_nowait(entry)
         except queue.Full:
             self.lost += 1
-            self.report_trouble(f"it is slower than the run; its queue of {self.backlog} rows is full")
+            self.report_trouble(f"sending is slower than logging: the queue of {self.backlog} entries is full")
 
     def close(self) -> None:
         """Wait at most `patience` seconds for unsent entries, then disconnect."""
@@ -125,7 +126,7 @@ class Monitor(contextlib.AbstractContextManager):
                 self._waiting.put(None, timeout=self.patience)
             self._thread.join(max(0.0, deadline - time.monotonic()))
             if self._thread.is_alive():  # stuck in `send`: an empty queue lets the thread end when `send` returns
-                self.report_trouble(f"it did not take all rows within {self.patience:g} s")
+                self.report_trouble(f"not all entries were sent within {self.patience:g} s: raise `patience`")
                 with contextlib.suppress(queue.Empty):
                     while True:
                         self.lost += self._waiting.get_nowait() is not None
@@ -143,14 +144,14 @@ class Monitor(contextlib.AbstractContextManager):
         """
         raise NotImplementedError
 
-    def end(self, deadline: float) -> None:
-        """Disconnect after the last entry; for subclasses. deadline: in `time.monotonic()`."""
+    def end(self) -> None:
+        """Disconnect after the last entry; for subclasses."""
 
     def _work(self, waiting: queue.Queue[LogEntry | None], closing: threading.Event) -> None:
         while (entry := waiting.get()) is not None:
             self._deliver(entry, closing)
         try:
-            self.end(time.monotonic() + self.patience)
+            self.end()
         except Exception as error:
             self.report_trouble(error)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
 from typing import Any
 
 from art_nb.metrics import CUMULATIVE_SECTIONS
@@ -88,9 +87,8 @@ class WandbMonitor(Monitor):
                 artifact.add_file(str(path))
             run.log_artifact(artifact, aliases=["latest", f"step{entry.step}"])
 
-    def end(self, deadline: float) -> None:
+    def end(self) -> None:
         for run in self._runs.values():
-            run.settings.finish_timeout = max(0.1, deadline - time.monotonic())
             run.finish()
         self._runs.clear()
 
@@ -114,7 +112,7 @@ class WandbMonitor(Monitor):
         settings = wandb.Settings(
             mode=mode, api_key=self.secrets[0] if mode == "online" else None, root_dir=str(entry.folder),
             init_timeout=self.start_timeout, login_timeout=self.start_timeout, x_graphql_retry_max=3, silent=True,
-            finish_timeout=self.patience, **PRIVATE, **base_url,
+            finish_timeout=max(0.1, self.patience), **PRIVATE, **base_url,
         )  # fmt: skip
         # An online run is resumed under its id, as in ART; each offline start is a new run (see `wandb sync --id`).
         online, suffix = mode == "online", "" if mode == "online" else f"-{secrets.token_hex(4)}"

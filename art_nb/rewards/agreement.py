@@ -40,7 +40,7 @@ def mean(values: Scores, weights: Scores | None = None, seed: int = 0) -> Estima
 
 
 def pairs_right(truth: Scores, scores: Scores) -> tuple[float, int]:
-    """Return (share that `scores` orders alike, number) of the pairs untied in `truth`, or (0.0, 0). A tie counts half."""
+    """Return (pairwise accuracy of `scores`, number of pairs) over pairs untied in `truth`, or (0.0, 0). Ties count half."""
     by_truth, by_score = signs(truth), signs(scores)
     differ = by_truth != 0
     number = int(differ.sum()) // 2

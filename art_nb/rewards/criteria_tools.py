@@ -36,7 +36,7 @@ def efficiency(trajectory: Trajectory) -> tuple[float, str]:
     """The share of calls that do not repeat an earlier one with the same arguments."""
     counts = Counter(_calls(_messages(trajectory)))
     repeated = sum(counts.values()) - len(counts)
-    return len(counts) / max(1, sum(counts.values())) if counts else 1.0, f"{repeated} calls were repeated"
+    return len(counts) / sum(counts.values()) if counts else 1.0, f"{repeated} calls were repeated"
 
 
 def completeness(trajectory: Trajectory) -> tuple[float, str]:

@@ -63,7 +63,7 @@ class Judgement:
     """Scores of a group: one per trajectory, in their order, with `trajectory_id` counting from 1.
 
     places: each trajectory's position in the prompt, from 0; None for judges that score one trajectory at a time.
-    shortened: number of trajectories that were shortened in the prompt.
+    shortened: number of attempts that were shortened in the prompt; identical trajectories are one attempt.
     """
 
     scores: list[TrajectoryScore]
@@ -118,7 +118,7 @@ class LLMJudge:
             raise ValueError(f"LLMJudge: {limits}; expected 1 or more.")
 
     async def judge(self, trajectories: Sequence[Trajectory], rubric: str, order: int = 0, sample: int = 0) -> Judgement:
-        """Return scores from the model or the cache. Raises: JudgeError, ImportError; ValueError (file, max_tokens)."""
+        """Return scores from model or cache. Raises: JudgeError, ImportError; ValueError: bad cache file or max_tokens."""
         context = self.context_tokens or (context_tokens(self.model) if self.client is None else None) or UNKNOWN_CONTEXT
         given = self.params.get("max_tokens") or self.params.get("max_completion_tokens")
         tokens = context - (given or 300 + 150 * len(trajectories))  # for the prompt

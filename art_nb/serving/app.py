@@ -84,7 +84,7 @@ def _add_server_routes(app: FastAPI, state: ServerState, metrics: ServerMetrics)
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.post("/codes", tags=["page"])
-    def code() -> dict[str, Any]:
+    async def code() -> dict[str, Any]:
         """Create a code that opens the live page once, at /#code=..., within `seconds`."""
         return {"code": state.login_codes.issue(), "seconds": CODE_SECONDS}
 
@@ -112,23 +112,22 @@ def serve(options: Sequence[str]) -> int:
     """Run `art-nb serve` until it is interrupted; return its exit code."""
     try:
         settings = Settings(_cli_parse_args=repeat_options(options))
+        lock = lock_folder(settings.path)  # before a token is created: of two servers that start at once, one fails here
         token, created = load_token(settings.path, settings.token.get_secret_value() if settings.token else None)
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
     except (ValueError, OSError) as error:
         print(describe_error(error), file=sys.stderr)
         return 2
     for name, source in settings.base_models.items():
         if not Path(source).is_dir():
-            print(f"{name}: {source} loads from the Hugging Face hub; {Path.cwd()} has no such folder", flush=True)
+            print(f"{name}: {source} is loaded from the Hugging Face hub: {Path.cwd()} has no such folder", flush=True)
     if created:  # only its digest is stored: the next start cannot show it
         print(f"token (shown only once): {created}", flush=True)
     try:
-        lock = lock_folder(settings.path)
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    try:
         family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        listening = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+        listening = socket.create_server((settings.host, settings.port), family=family)
     except OSError as error:
         print(f"{settings.host} port {settings.port}: {error.strerror}. Change --host or --port.", file=sys.stderr)
         return 1

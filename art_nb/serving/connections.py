@@ -45,12 +45,12 @@ def network(address: str) -> str:
 
 
 class LimitedProtocol(H11Protocol):
-    """One connection. Above the limit, abort the oldest closable one of the network that has most, or else this one."""
+    """One connection. Above the limit, aborts the oldest closable one of the network with the most, or else this one."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.opened, self._incomplete, self._bytes = time.monotonic(), "headers", 0
-        self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._on_timeout)
         open_now: list[Any] = [each for each in self.connections if not each.transport.is_closing()]
         if len(open_now) > max_connections():
             idle = [c for c in open_now if isinstance(c, LimitedProtocol) and c is not self and c.may_be_closed]
@@ -67,12 +67,12 @@ class LimitedProtocol(H11Protocol):
         if self.transport.get_protocol() is not self:  # this is a WebSocket now, which has a protocol of its own
             return self._timer.cancel()
         self._bytes += len(data)
-        incomplete = self._what_is_incomplete()
+        incomplete = self._incomplete_part()
         if incomplete != self._incomplete:
             self._incomplete, self._bytes = incomplete, 0
             self._timer.cancel()
             if incomplete:
-                self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
+                self._timer = self.loop.call_later(HEADER_SECONDS, self._on_timeout)
 
     @property
     def network(self) -> str:
@@ -83,18 +83,18 @@ class LimitedProtocol(H11Protocol):
         """Whether no authenticated request is being answered."""
         return self.cycle is None or self.cycle.response_complete or not self.cycle.scope.get(AUTHENTICATED)
 
-    def _what_is_incomplete(self) -> str:
+    def _incomplete_part(self) -> str:
         if self.conn.their_state is h11.SEND_BODY:
             return "body"
         return "headers" if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] else ""
 
-    def _time_is_up(self) -> None:
+    def _on_timeout(self) -> None:
         """Close the connection, unless the body arrives fast enough or reading it is paused."""
         in_time = self._incomplete == "body" and (self._bytes >= BODY_RATE * HEADER_SECONDS or self.flow.read_paused)
         if not in_time:
             return self.transport.abort()
         self._bytes = 0
-        self._timer = self.loop.call_later(HEADER_SECONDS, self._time_is_up)
+        self._timer = self.loop.call_later(HEADER_SECONDS, self._on_timeout)
 
 
 class RepeatedMessages(logging.Filter):

@@ -104,7 +104,7 @@ class PageUpdates:
     def changes(self) -> list[dict[str, Any]]:
         """Return messages for what has changed since the last call."""
         status = self.state.status()
-        messages: list[dict[str, Any]] = [{"state": status}] if self._is_new("state", status) else []
+        messages: list[dict[str, Any]] = [{"state": status}] if self._record_change("state", status) else []
         models, model = self.state.models, self._model
         project, _, name = model.partition("/")
         if (project, name) not in models.specs:
@@ -113,15 +113,15 @@ class PageUpdates:
         log, history = RunLog(folder), folder / "history.jsonl"
         subject, text = self.state.progress.latest
         text = text if subject == model else ""
-        if self._is_new("training", (model, history.stat().st_size if history.exists() else 0, text)):
+        if self._record_change("training", (model, history.stat().st_size if history.exists() else 0, text)):
             messages.append({"model": model, "training": _training_view(log.rows(), model, text)})
         step = max((int(path.stem) for path in (folder / "trajectories/train").glob("*.jsonl")), default=None)
-        if step is not None and self._is_new("step", (model, step)) and (records := log.records("train", step)):
+        if step is not None and self._record_change("step", (model, step)) and (records := log.records("train", step)):
             viewer = _trajectory_viewer(records[:MAX_TRAJECTORIES])
             messages.append({"model": model, "trajectories": {**viewer, "total": len(records)}})
         return messages
 
-    def _is_new(self, kind: str, value: Any) -> bool:
+    def _record_change(self, kind: str, value: Any) -> bool:
         changed = self._sent.get(kind) != value
         self._sent[kind] = value
         return changed

@@ -51,7 +51,7 @@ def routes(state: ServerState) -> APIRouter:
 
     @router.post("/chat/completions", responses={400: {}, 404: {}, 499: {}, 500: {}}, response_model=None)
     async def chat_completions(body: ChatRequest, request: Request, project: str = "") -> Response:
-        """Answer a conversation; each choice names its `policy`. Under /projects/{project}, names refer to that project."""
+        """Create a chat completion; each choice has its `policy`. Under /projects/{project}, names refer to that project."""
         client = request.client.host if request.client else None
         start = partial(_complete, state, body.model_dump(exclude_none=True), project, client)
         if body.stream:

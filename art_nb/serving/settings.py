@@ -46,7 +46,7 @@ class Settings(CommandSettings):
     engine: Literal["auto", "unsloth", "transformers"] = Field("auto", description="loader of the models")
     seed: int = Field(0, description="seed of new adapters and of sampling")
     slots: int = Field(128, ge=1, description="conversations decoded at once, per model")
-    cache_tokens: int = Field(2**19, ge=1, description="maximum KV cache in tokens: slots times the longest conversation")
+    cache_tokens: int = Field(2**19, ge=1, description="limit on slots times longest conversation; allocates up to 9/4")
     origins: list[Origin] = Field([], description="further origins that may send browser requests: http://HOST:PORT ...")
     proxies: list[str] = Field([], description="proxies whose X-Forwarded-For and -Proto are trusted: ADDRESS ...")
     models: int = Field(32, ge=1, description="maximum number of models loaded at once")

@@ -60,12 +60,12 @@ class ServerState:
             base_models=settings.base_models,
         )  # fmt: skip
         self.sessions = LockstepSessions(settings.lockstep_patience)
-        self.models = ModelRegistry(self.backend, self._limit, settings.models)
+        self.models = ModelRegistry(self.backend, self._configure_decoder, settings.models)
         self.training = TrainingRequests(self.models, self.progress.publish)
         self.work = WorkQueue(settings.path / "work.sqlite")
         self.work.renew(None, settings.lease)  # while no server ran, workers could not renew their leases
 
-    def _limit(self, loaded: LoadedModel) -> None:
+    def _configure_decoder(self, loaded: LoadedModel) -> None:
         """Connect a loaded model's decoder to the lockstep sessions, and limit its cache and threads."""
         from art_nb.training.policy import SMALL_MODEL
 

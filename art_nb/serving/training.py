@@ -12,13 +12,14 @@ from art_nb.model import TrainableModel
 from art_nb.serving.registry import ModelRegistry
 from art_nb.serving.specs import ModelSpec, TrainRequest, TrainSFTRequest, read_step_data
 from art_nb.storage.run_log import RunLog, plain_numbers
+from art_nb.trajectories.records import histories
 from art_nb.types import LocalTrainResult
 
 MAX_KEPT = 64  # requests whose results are kept in memory
 
 
 class TrainingRequests:
-    """Runs training steps in the backend's event loop. publish: called with the spec in training or None, and a status."""
+    """Runs training steps in the backend's event loop. publish: called with a model's spec, or None, and a text."""
 
     def __init__(self, models: ModelRegistry, publish: Callable[[ModelSpec | None, str], None]) -> None:
         self.models, self._publish = models, publish
@@ -72,7 +73,7 @@ class TrainingRequests:
         """Read the advantages of a step that was trained before a restart."""
         advantages: list[list[list[float | None]]] = [[] for _ in range(groups)]
         for record in RunLog(self.models.folder(model.project, model.name)).records("train", step):
-            turns = [turn for history in (record["turns"], *record.get("additional_turns", [])) for turn in history]
+            turns = [turn for history in histories(record) for turn in history]
             advantages[record["group"]].append(
                 [next(iter(turn.get("advantages", [])), None) for turn in turns if turn["trainable"]]
             )

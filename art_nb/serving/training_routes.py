@@ -142,6 +142,7 @@ async def _complete(
 async def _train(state: ServerState, project: str, name: str, request: TrainRequest | TrainSFTRequest) -> Response:
     async def results() -> AsyncIterator[dict[str, Any]]:
         task = asyncio.create_task(state.thread.run(state.training.train(project, name, request)))
+        message: asyncio.Task | None = None
         with state.progress.subscribe(f"{project}/{name}") as messages:
             try:
                 while not task.done():
@@ -158,6 +159,8 @@ async def _train(state: ServerState, project: str, name: str, request: TrainRequ
                 yield {"status": status_of(error), **logged_error(error, f"training of {project}/{name}")}
             finally:
                 task.cancel()  # the training step itself continues: repeating the request returns its result
+                if message:
+                    message.cancel()
 
     lines = results()
     first = await anext(lines)

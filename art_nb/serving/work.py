@@ -1,7 +1,7 @@
 """A queue of episodes for workers, in one SQLite file that survives a kill.
 
-An episode is open, leased or done. A lease expires at its deadline unless it is renewed or its episode is finished; the
-episode is then open again. The first result of an episode counts; later ones are ignored.
+An episode is open, leased or done. When a lease is neither renewed nor its episode finished before the deadline, it expires
+and the episode is open again. The first result of an episode counts; later ones are ignored.
 """
 
 from __future__ import annotations

@@ -54,10 +54,10 @@ class EpisodeSeeds:
 
     def seeded(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the request with a seed for the n-th request with this conversation, unless it has a seed."""
-        conversation = digest(list(request["messages"]))
+        conversation = digest(messages := list(request["messages"]))
         seed = hashlib.blake2b(f"{self._seed} {self._counts[conversation]}".encode(), digest_size=6).digest()
         self._counts[conversation] += 1
-        return {"seed": int.from_bytes(seed), **request}
+        return {"seed": int.from_bytes(seed), **request, "messages": messages}
 
 
 _episode_seeds: ContextVar[EpisodeSeeds] = ContextVar("episode_seeds")

@@ -178,7 +178,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def _temporary(directory: Path):
-    """Yield an unused path in `directory`, so on the target's file system; on exit, delete what it contains."""
+    """Yield an unused path in `directory`, which is on the target's file system; on exit, delete it if it exists."""
     path = directory / f".tmp-{os.getpid()}-{secrets.token_hex(4)}"
     _in_use.add(path.name)
     try:

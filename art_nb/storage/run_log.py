@@ -193,7 +193,7 @@ class RunLog:
 
 
 def trajectory_table(found: list[dict[str, Any]]) -> pandas.DataFrame:
-    """Return records as a table: one line per trajectory, with its metrics and metadata as columns.
+    """Return records as a table: one row per trajectory, with its metrics and metadata as columns.
 
     Where a metric or an entry of the metadata has the name of a field (`step`, `reward`, ...), the field wins.
     """
@@ -230,7 +230,10 @@ def plain_numbers(value: Any) -> Any:
         return [plain_numbers(each) for each in value]
     if value is None or isinstance(value, str):
         return value
-    return json_number(value.item() if hasattr(value, "item") else value)
+    try:
+        return json_number(value.item() if hasattr(value, "item") else value)
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"cannot log {value!r:.80}: expected a number, text or None, or a list or dict of them") from error
 
 
 def number(value: Any) -> Any:

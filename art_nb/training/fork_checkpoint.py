@@ -30,7 +30,8 @@ def fork_checkpoint(
     """
     checkpoints.finish_replacements(source / "checkpoints")
     if not (found := checkpoints.list_checkpoints(source / "checkpoints")):
-        raise FileNotFoundError(f"there is no checkpoint in {source / 'checkpoints'}: has that model been trained here?")
+        folder = source.relative_to(source.parents[2]).as_posix()  # clients of a server must not see the path above it
+        raise FileNotFoundError(f"there is no checkpoint in {folder}/checkpoints: has that model been trained here?")
     steps = [step for step in found if not_after_step is None or step <= not_after_step]
     if not steps:
         raise ValueError(f"not_after_step is {not_after_step}: the model only has checkpoints of steps {found}")

@@ -15,7 +15,7 @@ from torch import Tensor
 ScaleRewards = Literal["group", "batch", "none"]
 
 # Added to the standard deviation, so that equal rewards give the advantage 0 instead of 0 / 0. TRL's value.
-STD_FLOOR = 1e-4
+STD_EPSILON = 1e-4
 
 
 def group_advantages(rewards: Tensor, group_ids: Tensor, scale_rewards: ScaleRewards = "group") -> Tensor:
@@ -74,9 +74,9 @@ def _scaled(centred: Tensor, values: Tensor, group_ids: Tensor, scale_rewards: S
     if scale_rewards == "none":
         return centred
     if scale_rewards == "group":
-        return centred / (_std_by(values, group_ids) + STD_FLOOR)
+        return centred / (_std_by(values, group_ids) + STD_EPSILON)
     if scale_rewards == "batch":
-        return centred / (_std_by(values, torch.zeros_like(group_ids)) + STD_FLOOR)
+        return centred / (_std_by(values, torch.zeros_like(group_ids)) + STD_EPSILON)
     raise ValueError(f"scale_rewards is {scale_rewards!r}; use 'group', 'batch' or 'none'")
 
 

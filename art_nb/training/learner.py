@@ -25,7 +25,7 @@ from trl import GRPOConfig, GRPOTrainer  # isort: skip
 
 # Losses divided by the number of sequences. For others, a micro-batch is weighted by its share of the trained tokens.
 SEQUENCE_MEAN_LOSSES = {"grpo", "sapo", "luspo", "dr_grpo"}
-# TRL's options without effect: TrainConfig has them, batches have any size, or TRL's rewards and forward pass are not used.
+# TRL's options without effect: TrainConfig has them, batch sizes may vary, or TRL's rewards and forward pass are not used.
 WITHOUT_EFFECT = {
     "num_iterations", "learning_rate", "beta", "scale_rewards", "steps_per_generation", "generation_batch_size",
     "mask_truncated_completions", "reward_weights", "multi_objective_aggregation", "neftune_noise_alpha",

@@ -50,5 +50,5 @@ class PolicyNames:
         )
 
     def _is_kept(self, name: str) -> bool:
-        found = PolicyName.parse(name)
+        found = PolicyName.parse(name) if isinstance(name, str) else None
         return found is not None and found.model == self.name and self.checkpoint(found.step).exists()

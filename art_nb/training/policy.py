@@ -1,7 +1,7 @@
 """The policy: a base model with a LoRA adapter, loaded with Unsloth if it can be imported, else with transformers and PEFT.
 
-Both engines give the same model (tests/training/test_policy.py compares them). `sampling_models` turns it into what the
-sampler runs.
+Both engines give the same model (tests/training/test_policy.py compares them). `sampling_models` converts it for the
+sampler.
 """
 
 import functools
@@ -33,9 +33,9 @@ from art_nb.training.precision import dtype_on_cpu, dtype_on_gpu
 SMALL_MODEL = 20_000_000  # base models with fewer parameters have defaults of their own
 # Arguments of Unsloth's `from_pretrained` that transformers does not have.
 UNSLOTH_ONLY = ("max_seq_length", "fast_inference", "gpu_memory_utilization", "max_lora_rank", "use_exact_model_name")
-# Models whose configuration sets one of these change the logits after the output head. Learner and sampler do not.
+# Models whose configuration sets one of these change the logits after the output head. The learner and sampler do not.
 SCALED_LOGITS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "output_multiplier", "lm_head_multiplier")
-LAYER_TYPES = {"full_attention", "sliding_attention"}  # that the sampler computes
+LAYER_TYPES = {"full_attention", "sliding_attention"}  # supported by the sampler
 ADAPTER_MATRIX = re.compile(r"\.lora_(embedding_)?[AB]\.default(\.weight)?$")  # weights that the sampler merges or adds
 
 
@@ -43,7 +43,7 @@ ADAPTER_MATRIX = re.compile(r"\.lora_(embedding_)?[AB]\.default(\.weight)?$")  #
 class Policy:
     """A trainable model with its tokenizer.
 
-    model: peft.PeftModel with one adapter, "default". engine: "unsloth" or "transformers". parameters: of the base model.
+    model: PeftModel with one adapter, "default". engine: "unsloth" or "transformers". parameters: number in the base model.
     gradient_scaler: shared by the policy's float16 learners, so that a new one starts at its scale; None until the first.
     """
 
@@ -59,7 +59,7 @@ class Policy:
 
     @functools.cached_property
     def base(self) -> PreTrainedModel:
-        """The base model as the sampler runs it. It shares the storage of its weights with `model`."""
+        """The base model as the sampler runs it. It shares its weights' storage with `model`, unless those are 4-bit."""
         return sampling_models.plain_base_model(self.model)
 
     @functools.cached_property
@@ -98,7 +98,7 @@ def load_policy(
     init_args: passed to `from_pretrained` (load_in_4bit, max_seq_length, dtype, use_gradient_checkpointing, revision, ...).
         Code that comes with a model is run only with trust_remote_code=True. Default dtype with transformers: see
         `dtype_on_gpu` and `dtype_on_cpu`; with Unsloth: its own choice on a GPU, float32 on a CPU.
-    peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Not for an adapter.
+    peft_args: passed to LoraConfig (r, lora_alpha, target_modules, ...), with defaults by model size. Ignored for adapters.
     seed: of the adapter's random initialisation.
 
     Raises: FileNotFoundError: a path that does not exist. ValueError: an unknown engine, an unsupported model family or kind
@@ -138,7 +138,7 @@ def load_policy(
         raise ValueError("the adapter changes the tied embedding and output head: expected other layers in target_modules")
     if any(getattr(module, "lora_variant", None) for module in model.modules()):
         raise ValueError("the adapter is a variant of LoRA, which the sampler does not compute: use plain LoRA")
-    trained, every = model.get_nb_trainable_parameters()  # two for each byte of 4-bit weights
+    trained, every = model.get_nb_trainable_parameters()  # counts two for each byte of 4-bit weights
     return Policy(model, tokenizer, engine, every - trained)
 
 

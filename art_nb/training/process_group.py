@@ -41,7 +41,7 @@ class ProcessGroup(SingleProcess):
     """Process number `rank` (from 0) of `size`. The constructor blocks until all have joined.
 
     Rank 0 listens at `host` and `port`. In each process Gloo also listens on a port of its own, at the address of the
-    machine's hostname. The machines must reach each other there; block these ports for all others.
+    machine's hostname. The machines must reach each other there; firewall these ports against all others.
 
     join_timeout: seconds to wait for the others to join.
 
@@ -57,7 +57,7 @@ class ProcessGroup(SingleProcess):
             store = torch.distributed.TCPStore(host, port, size, rank == 0, timeout, master_listen_fd=listening)
             self._group = torch.distributed.ProcessGroupGloo(store, rank, size, timeout)
         except (RuntimeError, OSError) as error:
-            raise PeerLost(f"not all {size} learners joined at {host}:{port} within {join_timeout:g} s: {error}") from error
+            raise PeerLost(f"{size} learners could not join at {host}:{port} (limit {join_timeout:g} s): {error}") from error
 
     def shard(self, items: list[T]) -> list[T]:
         return items[self.rank :: self.size]

@@ -1,4 +1,4 @@
-"""Turn a PEFT model into what the sampler runs: a plain transformers model with the adapter merged in or applied unmerged.
+"""Convert a PEFT model for the sampler: a plain transformers model with the adapter merged in or applied unmerged.
 
 Does not depend on how the model was trained. The plain model's class comes from a second import of its module: on a GPU
 Unsloth rewrites methods of transformers' classes, but the sampler needs the original forward with its cache interface.

@@ -66,7 +66,7 @@ def _load(path: Path, device: torch.device | str = "cpu") -> dict[str, torch.Ten
 
 
 def set_optimizer_state(optimizer: torch.optim.Optimizer, state: OptimizerState) -> None:
-    """Replace the optimizer's state, drop its gradients, keep its settings. A `state` without its entries counts as {}."""
+    """Replace the optimizer's state, drop its gradients, keep its settings. Drops state that lacks this class's entries."""
     if state:
         kind, settings = type(getattr(optimizer, "optimizer", optimizer)), dict(optimizer.param_groups[0])
         probe = torch.nn.Parameter(settings["params"][0].new_zeros(2, 2))  # a step creates the entries that this class keeps

@@ -29,7 +29,7 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
     sft: fields of `trl.SFTConfig` (loss_type, max_grad_norm, adam_beta2, ...). output_dir: where TRL may write.
     tokens_per_micro_batch: see `SequenceTrainer`.
 
-    Raises: ValueError: `sft` sets label_smoothing_factor.
+    Raises: ValueError: an invalid option, or label_smoothing_factor.
     """
 
     metric_names = {"entropy": "entropy", "mean_token_accuracy": "token_accuracy"}
@@ -83,7 +83,7 @@ class SupervisedLearner(SequenceTrainer, SFTTrainer):
         """Return TRL's loss, computed from `forward_batch`."""
 
         def fused_head_outputs(**_: Any) -> SimpleNamespace:
-            """Return what a model with TRL's fused output head returns."""
+            """Return the output of a model with TRL's fused output head."""
             log_probs, entropies, is_top1 = self.forward_batch()
             mask = self.batch["tool_mask"].bool()
             return SimpleNamespace(log_probs=log_probs, entropy=entropies, is_top1=is_top1, label_mask=mask)

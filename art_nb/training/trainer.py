@@ -273,7 +273,7 @@ def check_options(given: dict[str, Any], config: Any, ignored: set[str], stackle
     found = sorted(given.keys() & (ignored | SCHEDULE))
     if found:
         warnings.warn(
-            f"these options have no effect here: {', '.join(found)} (batches and groups have any size; art.TrainConfig and "
+            f"these options have no effect here: {', '.join(found)} (batch and group sizes may vary; art.TrainConfig and "
             "art.TrainSFTConfig set updates, learning rate, KL penalty and the scale of rewards)",
             stacklevel=stacklevel,
         )
@@ -306,7 +306,7 @@ def _uses_prefix_trees(policy: Policy) -> bool:
 
 @contextmanager
 def narrow_last_layer(decoder: torch.nn.Module, needed: Callable[[], torch.Tensor]) -> Iterator[None]:
-    """Inside the `with` block, restrict the last layer's `NARROWED` modules to the positions marked by `needed()`.
+    """On a CPU, restrict the last layer's `NARROWED` modules to the positions marked by `needed()` inside the `with` block.
 
     needed: returns (B, T) bool; elsewhere these modules output 0, on which no result depends. Keys and values are still
     computed at all positions.

@@ -53,6 +53,7 @@ class TrajectoryGroup(pydantic.BaseModel):
     def __new__(cls, trajectories: Iterable[Any] = (), **options: Any) -> Any:
         items = list(trajectories)
         if any(isinstance(item, Awaitable) for item in items):
+            cls(**{"trajectories": (), **options, "exceptions": ()})  # raises before the rollouts run, not after
             return PendingGroup(cls, items, options)
         group = super().__new__(cls)
         group.__dict__["_given"] = items  # for __init__: a generator is exhausted by now
@@ -129,7 +130,7 @@ async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callab
             return error
     trajectories = [result] if isinstance(result, Trajectory) else list(result)
     add_usage(trajectories, (started, time.monotonic()), costs)
-    counted = [id(trajectory) in gathering.counted for trajectory in trajectories]  # True: by the group's own rollouts
+    counted = [id(trajectory) in gathering.counted for trajectory in trajectories]  # True: counted by its own rollout
     gathering.finished(trajectories, steps=counted.count(False) if isinstance(result, TrajectoryGroup) else 1)
     return result
 

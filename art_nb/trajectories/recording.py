@@ -102,7 +102,7 @@ def _extended_history(trajectory: Trajectory, messages: list[Any], tools: list[A
 
 
 def _plain(message: Any) -> Any:
-    """Copy a message, a dict or an object of openai's, to a dict without None values or empty lists, but with content."""
+    """Copy a message (a dict or an openai object) to a dict without None values or empty lists; content is always set."""
     fields = to_jsonable_python(message, exclude_none=True)
     return {"content": "", **{name: value for name, value in fields.items() if value not in (None, [])}}
 

@@ -35,6 +35,11 @@ def json_number(value: float | int | bool) -> float | int | str:
     return int(value) if isinstance(value, int) else number
 
 
+def histories(record: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """Return the conversations of a record, each as its turns: the first, then those of additional histories."""
+    return [record["turns"], *record.get("additional_turns", [])]
+
+
 def encode(trajectory: Any, *, advantage: float | None, **place: Any) -> dict[str, Any]:
     """Return a `Trajectory`'s record. place: step, split, group, index. advantage, errors: as in `Trajectory.record`."""
     choices = trajectory.all_choices()

@@ -12,7 +12,7 @@ def convert_litellm_choice_to_openai(litellm_choice: Any) -> Choice:
     """
     fields = litellm_choice.model_dump()
     if (fields.get("message") or {}).get("role") != "assistant":
-        raise ValueError(f"expected a choice with an assistant's whole message, got {str(fields)[:200]}")
+        raise ValueError(f"expected a choice with a complete assistant message, got {str(fields)[:200]}")
     known = {name: fields[name] for name in Choice.model_fields if name in fields}
     message = {name: known["message"].get(name) for name in ("role", "content", "refusal", "tool_calls")}
     return Choice.model_validate({"logprobs": None, **known, "message": message})

@@ -19,7 +19,7 @@ async function render({ model, el }) {
   const seen = "color: var(--an-blue); text-decoration: underline";
   const attrs = { href: page, target: "_blank", rel: "noopener", style: seen };
   const link = h("a", attrs, near ? "in a new tab" : model.get("address"));
-  const text = near ? "Open it " : "The live page of the server, on the machine that runs this notebook: ";
+  const text = near ? "Open it " : "The live page of the server: ";
   root.append(h("p", { class: "an-link", style: "margin: 0 0 .25rem" }, text, link));
   if (!near) return stop;
   const look = "width: 100%; height: 560px; resize: vertical; overflow: auto; border: 1px solid #8888; border-radius: 8px";

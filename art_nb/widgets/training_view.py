@@ -19,9 +19,9 @@ TILES = {  # key -> (label, the metrics that the panel shows)
     "rollout_tokens_per_s": ("Tokens/s", ("rollout_tokens_per_s", "train_tokens_per_s")),
     "loss": ("Loss", ("loss",)),
     "costs/all": ("Cost, US$", ("costs/all",)),
-    "duration": ("Seconds a rollout", ("duration",)),
-    "sampled_tokens": ("Tokens a rollout", ("sampled_tokens", "judge_tokens")),
-    "cost_usd": ("Cost a rollout, US$", ("cost_usd", "judge_cost_usd")),
+    "duration": ("Seconds per rollout", ("duration",)),
+    "sampled_tokens": ("Tokens per rollout", ("sampled_tokens", "judge_tokens")),
+    "cost_usd": ("Cost per rollout, US$", ("cost_usd", "judge_cost_usd")),
 }
 KNOWN = {  # metrics that have a fixed place in the view or are not shown; all others are task metrics
     *(metric for _, series in TILES.values() for metric in series), "step", "split", "time", "reward", "reward_std",
@@ -41,7 +41,7 @@ ZERO = {
     "clip_fraction": "0 at every step. With one update for each batch (num_updates=1) no token can leave the clip range.",
     "kl": "0: it is measured before the update, and the policy has not moved from the base model yet.",
 }
-LOSS = "within {most} of 0, which is right: the advantages of a group add up to zero. Its gradient is not, and that learns."
+LOSS = "within {most} of 0, as expected: a group's advantages sum to 0. The gradient is not 0, so the policy still learns."
 
 
 class TrainingView(View):
@@ -179,7 +179,7 @@ class TrainingView(View):
         known = [row for row in train if None not in (row.get("reward"), row.get("reward_std"))]
         low, high = ([row["reward"] + sign * row["reward_std"] for row in known] for sign in (-1, 1))
         big.fill_between([row["step"] for row in known], low, high, color=BLUE, alpha=0.15, linewidth=0)
-        _draw(big, ["reward"], "Reward (band: deviation inside a group)", train, val)
+        _draw(big, ["reward"], "Reward (band: std within groups)", train, val)
         big.set_xlabel("step", fontsize=7.5, color=GREY)
         strips = fig.add_subplot(grid[:, 1], sharey=big)
         big.use_sticky_edges = strips.use_sticky_edges = False  # else the axis ends at the bars' ends and cuts dots in half
@@ -222,7 +222,7 @@ def _why_quiet(key: str, values: list[float]) -> str | None:
         return LOSS.format(most=number(most)) if most < LOSS_NEAR_ZERO else None
     if key == "completion_tokens" and high - low <= SAME_LENGTH * most:
         span = " to ".join(dict.fromkeys([number(low), number(high)]))
-        return f"{span} at every step: all answers are about as long."
+        return f"{span} at every step: all answers have about the same length."
     return f"{number(low)} at every step so far." if low == high and len(values) >= ENOUGH else None
 
 

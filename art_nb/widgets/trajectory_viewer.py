@@ -14,6 +14,7 @@ from typing import ClassVar
 import traitlets as t
 
 from art_nb.environments import clean
+from art_nb.trajectories.records import histories
 
 from .view import BLUE, GREY, ORANGE, View, figure, module, number, plain, png, record_list, style_axes, stylesheet, table
 
@@ -133,7 +134,7 @@ def _index_row(record: dict, at: list[int], kind: Callable[[dict], str] | None) 
         "step": record["step"], "split": record.get("split", "train"), "group": record["group"], "index": record["index"],
         "reward": float(record["reward"]), "advantage": None if advantage is None else float(advantage),
         "metrics": record.get("metrics") or {},
-        "turns": sum(map(len, _conversations(record))), "at": at, "kind": None if named is None else clean(named),
+        "turns": sum(map(len, histories(record))), "at": at, "kind": None if named is None else clean(named),
     })  # fmt: skip
 
 
@@ -141,13 +142,9 @@ def _body(record: dict, boards: Callable[[str], Board | None] | None, pane: dict
     body = {
         "metadata": plain(record.get("metadata") or {}),
         "logs": [str(line) for line in record.get("logs") or []],
-        "turns": [_turn(turn, i, boards) for i, turns in enumerate(_conversations(record)) for turn in turns],
+        "turns": [_turn(turn, i, boards) for i, turns in enumerate(histories(record)) for turn in turns],
     }
     return body | {"pane": pane} if pane else body
-
-
-def _conversations(record: dict) -> list[list[dict]]:
-    return [record["turns"], *record.get("additional_turns", [])]
 
 
 def _turn(turn: dict, conversation: int, boards: Callable[[str], Board | None] | None) -> dict:
@@ -163,12 +160,12 @@ def _turn(turn: dict, conversation: int, boards: Callable[[str], Board | None] |
 
 
 def _short(x: float) -> float | None:
-    """Round to four decimals, enough for a colour. JSON has no NaN and infinity: None, and at most 10,000 in size."""
+    """Round to four decimals, enough for a colour; clip to ±10,000, and return None for NaN, which JSON lacks."""
     return None if math.isnan(float(x)) else round(max(-1e4, min(1e4, float(x))), 4)
 
 
 def _largest_advantage(record: dict) -> float:
-    each = [a for turns in _conversations(record) for turn in turns for a in turn.get("advantages") or []]
+    each = [a for turns in histories(record) for turn in turns for a in turn.get("advantages") or []]
     found = map(float, [*each, record.get("advantage") or 0.0])
     return max((abs(a) for a in found if math.isfinite(a)), default=0.0)
 

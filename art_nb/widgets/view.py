@@ -4,8 +4,8 @@ JupyterLab saves a widget's model id but not its state, so after a restart it di
 displayed as three outputs of one cell:
 
 1. the live widget;
-2. its picture (PNG), which GitHub, nbconvert and JupyterLab, for an untrusted notebook, display, too;
-3. its numbers as a folded HTML table, with a style sheet that hides 2 and 3 while 1 is rendered, and 1 otherwise.
+2. its picture (PNG), which GitHub, nbconvert and, for an untrusted notebook, JupyterLab also display;
+3. its numbers as a collapsed HTML table, with a style sheet that hides 2 and 3 while 1 is rendered, and 1 otherwise.
 
 Outputs 2 and 3 have a display id, so a view that is displayed before training gets its picture when the cell ends.
 """

@@ -24,7 +24,7 @@ from data.nano_email.demonstrations import DemonstrationsEmail
 from email_search.environment import I_DONT_KNOW
 from email_search.questions import MONTHS, PATTERNS, read_question
 
-# Like the other model's, but it shows only the names in a tool's schema: the descriptions would be most of a short
+# Like chat_format's, but it shows only the names in a tool's schema: the descriptions would be most of a short
 # conversation, and this model cannot read them.
 CHAT_TEMPLATE = chat_format.CHAT_TEMPLATE.replace(
     "{%- for tool in tools %}{{- (tool.function if tool.function is defined else tool) | tojson + '\\n' }}{%- endfor %}",
@@ -96,7 +96,7 @@ def initial_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> Qwen3ForCaus
     Query weights equal key weights, and the output projection is the transpose of the value projection, so that a token
     attends to equal tokens (Trockman and Kolter, Mimetic Initialization of Self-Attention Layers, 2023). All embeddings
     share a constant component, without which layers without biases could not attend by position; it shifts all logits
-    equally. Unlike in the other model, every layer attends to the whole conversation.
+    equally. Unlike in data/nano, every layer attends to the whole conversation.
     """
     torch.manual_seed(seed)
     model = Qwen3ForCausalLM(nano_model.nano_config(tokenizer, rope_theta=100_000.0))

@@ -1,4 +1,4 @@
-"""Train data/nano_tic_tac_toe, the tiny base model for self-play: `python -m data nano_tic_tac_toe` (minutes on two cores).
+"""Train data/nano_tic_tac_toe, the tiny base model for self-play: `python -m data nano_tic_tac_toe` (8 minutes on one core).
 
 A Qwen3 causal LM that has seen every board of tic-tac-toe with all free squares as equally good answers. It knows which
 squares are free and, from the auxiliary loss of a linear probe, which squares complete a line. It plays at random.

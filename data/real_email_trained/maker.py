@@ -1,6 +1,6 @@
 """Train data/real_email_trained, the adapter of data/real_email after GRPO: `python -m data real_email_trained`.
 
-The training is also the one that benchmarks/rise_real_email.py measures, with other seeds and before and after.
+benchmarks/rise_real_email.py runs the same training with other seeds, and measures before and after it.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def pass_at_k(tries: Sequence[Sequence[bool]], k: int) -> float:
 class Comparison:
     """The results on test scenarios, in the same order of scenarios for every policy.
 
-    untrained_t1, untrained_best, trained_t1, trained_best: whether each scenario succeeded. rule: the same, or its mean
-        over several tries.
+    untrained_t1, untrained_best, trained_t1, trained_best: whether the policy succeeded at each scenario. rule: the same,
+        or its mean over several tries.
     untrained_temperature, trained_temperature: the best on validation. validation: temperature -> share, for both sides.
     pass_at: (k, pass@k of the untrained policy at temperature 1, number of scenarios). rule_name: of the rule.
     """

@@ -185,7 +185,7 @@ def demo(path: Path = ROOT / "notebooks" / "02_2048.ipynb", out: Path = ROOT / "
     if code:
         partial = out / f"{path.stem}.partial.ipynb"
         write_file(partial, nbformat.writes(notebook).encode())
-        print(f"{problem}\nThe notebook with the outputs until then: {partial}", flush=True)
+        print(f"{problem}\nThe notebook with its outputs so far: {partial}", flush=True)
         return code
     return finish(notebook, path.stem, out)
 

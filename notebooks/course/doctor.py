@@ -152,7 +152,7 @@ def installed(name: str) -> str:
 
 
 def nano_model(folder: Path, subject: str = "nano model") -> Finding:
-    """Compare a base model's files with `SHA256SUMS` in its folder (lines of `sha256sum`)."""
+    """Compare a base model's files with `SHA256SUMS` in its folder (in the format of `sha256sum`)."""
     sums = folder / "SHA256SUMS"
     advice = f"restore it with `git checkout -- data/{folder.name}`, or build it with `python -m data {folder.name}`"
     text = sums.read_text(encoding="utf-8", errors="replace") if sums.exists() else ""

@@ -47,8 +47,8 @@ class JudgeReport:
     length: Spearman correlation of scores and lengths in a group, minus that of outcomes and lengths; above 0, the judge
         prefers length more than success explains.
     attacked: share of groups in which the lowest score rises by more than 0.1 when that trajectory contains an attack;
-        attack_control: that share without an attack: in another order where the attack changes the order (`LLMJudge`
-        derives it from the texts), else when the prompt is repeated. Only the difference of the two is due to the attack.
+        attack_control: the same share without an attack, in another order if the attack changes the order (`LLMJudge`
+        derives it from the texts), else with the prompt repeated. Only the difference between the two is due to the attack.
     calls, tokens, cost_usd: per judgement; cached answers cost nothing. cost_usd: None if a price is unknown.
     failed: groups for which at least one prompt got no usable answer.
     """
@@ -100,7 +100,7 @@ async def judge_report(
     reworded: a rubric with the same meaning as `rubric`. attacks: used in turn, one per group.
     orders: number of orders in which each group is shown, at least 2.
 
-    Raises: ValueError without a group of two or more trajectories, or for a true outcome that is not finite.
+    Raises: ValueError without a group of two or more, an attack or two orders; for a true outcome that is not finite.
     """
     judge = LLMJudge(judge_model) if isinstance(judge_model, str) else judge_model
     groups = [group for group in groups if len(group) > 1]

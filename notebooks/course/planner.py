@@ -153,7 +153,7 @@ class Plan:
         """Return the estimate; for a GPU with too little memory only its memory, because the run would not start on it."""
         memory = f"needs {self.memory / 1e9:.3g} GB of memory, has {GPUS[self.gpu][1] / 1e9:.3g} GB"
         if not self.fits:
-            return f"{self.gpus} x {self.gpu}: {memory}: does not fit, so no time and no price"
+            return f"{self.gpus} x {self.gpu}: {memory}: does not fit, so time and price are not estimated"
         (low, high), (cheap, dear) = self.gpu_hours, self.price
         too_wide = f"; too wide to plan with: the highest is {self.width:.0f} times the lowest"
         return (

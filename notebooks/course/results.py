@@ -21,7 +21,9 @@ def show(*rows: dict) -> None:
 
 
 def table(rows: list[dict]) -> str:
-    """Format results as aligned lines: label, value with unit, 95% interval, n."""
+    """Format results as aligned lines: label, value with unit, 95% interval, n. Raises: ValueError without results."""
+    if not rows:
+        raise ValueError("there is no result: expected at least one")
     lines = []
     for row in rows:
         value = f"{row['value']:.1f}{row.get('unit', '')}"

@@ -9,9 +9,9 @@ S = TypeVar("S")
 
 
 def distinct(candidates: Callable[[str], Iterable[S]], key: Callable[[S], Hashable], **counts: int) -> dict[str, list[S]]:
-    """Return `counts[split]` scenarios of each split, the first of `candidates(split)` whose key no earlier split has.
+    """Return the first `counts[split]` scenarios of `candidates(split)` whose keys no earlier scenario has.
 
-    In the last split, training, a key may occur twice. Raises: ValueError when a split has too few.
+    In the last split, usually training, a key may occur twice. Raises: ValueError when a split has too few.
     """
     taken: set[Hashable] = set()
     found: dict[str, list[S]] = {}

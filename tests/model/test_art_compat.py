@@ -157,7 +157,7 @@ def test_a_choice_of_litellm_is_converted():
     trajectory = art.Trajectory(messages_and_choices=[{"role": "user", "content": "?"}, choice])
     assert trajectory.choices() == [choice]
     given.message.role = "user"
-    with pytest.raises(ValueError, match="an assistant's whole message"):
+    with pytest.raises(ValueError, match="a complete assistant message"):
         convert_litellm_choice_to_openai(given)
 
 

@@ -296,7 +296,7 @@ def test_tokens_seconds_and_costs_by_rollout_in_history_and_view(base, tmp_path)
     table = model.trajectories("train")
     assert list(table.sampled_tokens) == counted and list(table.cost_usd) == [0, 1, 2, 3]
     page = TrainingView.from_history(model.history()).static_html()
-    assert all(name in page for name in ("Tokens a rollout", "Seconds a rollout", "Cost a rollout, US$"))
+    assert all(name in page for name in ("Tokens per rollout", "Seconds per rollout", "Cost per rollout, US$"))
 
 
 def test_an_unknown_price_raises():

@@ -56,7 +56,7 @@ class TestGymnasium:
 
     def test_a_passenger_is_described(self):
         text = GymnasiumEnvironment("Taxi-v4").reset(seed=1)
-        assert re.search(r"The taxi is in row \d, column \d\. The passenger is at row \d, column \d, and wants to row \d, column \d\.", text)
+        assert re.search(r"The taxi is in row \d, column \d\. The passenger is at row \d, column \d, and wants to go to row \d, column \d\.", text)
         assert "\x1b" not in text
         assert re.search(r"Your sum is \d+, with (a|no) usable ace\. The dealer shows", GymnasiumEnvironment("Blackjack-v1").reset())
 

@@ -147,7 +147,7 @@ def test_names_of_tools_may_have_hyphens_and_those_of_parameters_may_not():
         async def list_tools(context, params, listed=listed):
             return listed
 
-        with pytest.raises(ValueError, match=f"the tool send has a parameter '{parameter}', no name in Python"):
+        with pytest.raises(ValueError, match=f"the tool send has the invalid parameter name '{parameter}'"):
             mcp_environment(lambda list_tools=list_tools: mcp.server.Server("mails", on_list_tools=list_tools))
 
 

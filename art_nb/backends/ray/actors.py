@@ -177,7 +177,7 @@ class LearnerActor:
         if last == request.key:
             return result, None
         if step != from_step:
-            raise ValueError(f"model {self.model.name!r} is at step {step}, not {from_step}: does another process train it?")
+            raise ValueError(f"model {self.model.name!r} is at step {step}, not {from_step}: is it being trained elsewhere?")
         try:
             result = await self.backend.take_step(self.model, request)
         except BaseException:

@@ -102,8 +102,8 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         super().__init__(Path(path or ".art").absolute(), progress, gpu_cost_per_hour_usd)
         self.address, self.samplers, self.learners, self.workers = address, samplers, learners, workers
         self.base_models = {name: _absolute(base) for name, base in (base_models or {}).items()}
-        drawn = {"seed": integer("seed", seed, -(2**63)), "slots": integer("slots", slots, 1)}
-        self._options = {"path": str(self.path), "engine": engine, **drawn}
+        sampling = {"seed": integer("seed", seed, -(2**63)), "slots": integer("slots", slots, 1)}
+        self._options = {"path": str(self.path), "engine": engine, **sampling}
         self._sampler_options = {"num_cpus": 1, **(sampler_options or {})}
         self._learner_options = {"num_cpus": 1, **(learner_options or {})}
         self._worker_options = {"num_cpus": 1, **(worker_options or {})}
@@ -177,7 +177,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         waiting = asyncio.gather(*map(until_ready, actors))
         while not (await asyncio.wait([waiting], timeout=START_WARNING))[0]:
             warnings.warn(
-                f"not every Ray actor is ready after {START_WARNING:.0f} s: wait, or start fewer actors. Each needs one of "
+                f"not every Ray actor is ready after {START_WARNING:.0f} s: wait, or start fewer actors. Requests by kind: "
                 f"{self._sampler_options, self._learner_options, self._worker_options}; free: {ray.available_resources()}",
                 stacklevel=2,
             )
@@ -187,7 +187,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
             raise error.cause from error
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """Return an OpenAI client that samples in the actors from the latest policy, any kept one, or the base model."""
+        """Return an OpenAI client that samples in the actors, from any policy that has a checkpoint or the base model."""
         actors = self.loaded(model)
         return InProcessClient(actors.pool.create, actors.names.names, actors.loop)
 
@@ -228,7 +228,7 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
         # One learner is enough for demonstrations, which are few.
         learners = actors.learners if isinstance(request.config, TrainConfig) else actors.learners[:1]
         for _ in range(MAX_TRIES):
-            self.progress(f"step {step + 1}: training on {len(request.data)} groups or trajectories")
+            self.progress(f"step {step + 1}: training on a batch of {len(request.data)}")
             replies: list[Any] = await self._join(actors) if len(learners) > 1 else []
             if not replies:
                 calls = (ask(learner, "take_step", stored, step) for learner in learners)
@@ -244,8 +244,8 @@ class RayBackend(FileBackend[ModelActors, LocalTrainResult]):
             own = [error for error in errors if not isinstance(error, ray.exceptions.RayActorError | ConnectionError)]
             if own:
                 raise own[0]
-            self.progress("a learner died: repeating the step from the checkpoint")
-        raise RuntimeError(f"a learner died {MAX_TRIES} times in step {step + 1}: does it need more memory? See Ray's logs")
+            self.progress(f"lost a learner ({errors[0]!r:.80}): repeating the step from the checkpoint")
+        raise RuntimeError(f"learners failed {MAX_TRIES} times in step {step + 1} (memory?); see Ray's logs") from errors[0]
 
     @staticmethod
     async def _join(actors: ModelActors) -> list[BaseException]:

@@ -17,15 +17,14 @@ from openai.types.chat import ChatCompletion
 from art_nb.backends.connection import Gone, digest
 from art_nb.backends.lockstep import LockstepClient
 from art_nb.backends.ray.calls import until_ready
-from art_nb.inference.bounded import BoundedDict
+from art_nb.inference.bounded import MAX_PROMPTS, BoundedDict
 from art_nb.inference.chat import RequestError
 from art_nb.inference.messages import normalize
 from art_nb.rollouts.gathering import GatherResetDetector
 from art_nb.training.names import PolicyNames
 
 RETRY_PAUSE = 0.01  # seconds until an exchange that overtook its predecessor is sent again
-MAX_CONVERSATIONS = 10_000  # whose sampler the pool remembers
-MAX_PROMPTS = 100_000  # whose repetitions are counted, per policy
+MAX_CONVERSATIONS = 10_000  # conversations whose sampler is stored
 ADAPTER_FILE = "adapter_model.safetensors"
 KEPT_ADAPTERS = 8  # references; the most recently used are kept
 
@@ -148,7 +147,7 @@ class SamplerPool:
         """
         if parameters.get("stream") is True:
             raise RequestError("stream=True: a RayBackend does not stream; leave it out, or use a LocalBackend")
-        name, conversation = self.names.resolve(model), normalize(list(messages))
+        name, conversation = self.names.resolve(model), normalize(messages)
         if self._gather_resets.should_reset(idle=not self._open):
             self._occurrences.clear()
         occurrence = self._count(name, conversation, parameters)

@@ -64,7 +64,7 @@ def _method(function: dict, call: str) -> Callable[..., Any]:
     kind = inspect.Parameter.KEYWORD_ONLY
     hints = {key: _hint(schema) for key, schema in properties.items()}
     if excluded := [key for key in hints if not key.isidentifier() or iskeyword(key) or key == "self"]:
-        raise ValueError(f"the tool {name} has a parameter {excluded[0]!r}, no name in Python: rename it, or omit the tool")
+        raise ValueError(f"the tool {name} has the invalid parameter name {excluded[0]!r}: rename it, or omit the tool")
     given = [
         inspect.Parameter(key, kind, annotation=hints[key], default=inspect.Parameter.empty if key in required else None)
         for key in sorted(hints, key=lambda key: key not in required)

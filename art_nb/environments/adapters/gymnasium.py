@@ -14,7 +14,7 @@ CARDS = {1: "an ace"}
 
 
 def _on_a_map(environment: Any, observation: int) -> str:
-    """Return the map, and the player's position in words. The map marks it by brackets (FrozenLake) or x (CliffWalking)."""
+    """Return the map and the player's position in words. The map marks it with brackets (FrozenLake) or x (CliffWalking)."""
     frame = re.sub(r"\x1b\[41m(.)\x1b\[0m", r"[\1]", environment.render())
     width = len(environment.unwrapped.desc[0]) if hasattr(environment.unwrapped, "desc") else environment.unwrapped.shape[1]
     row, column = divmod(observation, width)
@@ -27,7 +27,7 @@ def _taxi(environment: Any, observation: int) -> str:
     stops = ("row 0, column 0", "row 0, column 4", "row 4, column 0", "row 4, column 3")
     where = "in the taxi" if place == 4 else f"at {stops[place]}"
     walls = re.sub(r"\x1b\[[\d;]*m", "", environment.render()).split("\n  (")[0].strip()
-    passenger = f"The passenger is {where}, and wants to {stops[destination]}."
+    passenger = f"The passenger is {where}, and wants to go to {stops[destination]}."
     return f"{walls}\nThe taxi is in row {row}, column {column}. {passenger}"
 
 
@@ -40,7 +40,7 @@ def _blackjack(environment: Any, observation: tuple[int, int, int]) -> str:
 GAMES: dict[str, tuple[Sequence[str], Callable[[Any, Any], str], str]] = {
     "FrozenLake": (("left", "down", "right", "up"), _on_a_map, "Go from S to G over F; H ends the game."),
     "CliffWalking": (("up", "right", "down", "left"), _on_a_map, "Go to T. Do not step on C."),
-    "Taxi": (("south", "north", "east", "west", "pickup", "dropoff"), _taxi, "Take the passenger where he wants."),
+    "Taxi": (("south", "north", "east", "west", "pickup", "dropoff"), _taxi, "Take the passenger to the destination."),
     "Blackjack": (("stick", "hit"), _blackjack, "Get closer to 21 than the dealer, and not above it."),
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ class Connector:
         self.server, self.options, self.package = server, options, import_extra("mcp", "mcp")
 
     def __call__(self, stack: ExitStack) -> tuple[Any, Any, dict[str, dict]]:
-        """Connect, until `stack` closes. Returns (client's event-loop portal, client, tools by name)."""
+        """Open a connection that `stack` closes. Returns (client's event-loop portal, client, tools by name)."""
         from anyio.from_thread import start_blocking_portal
 
         portal = stack.enter_context(start_blocking_portal())

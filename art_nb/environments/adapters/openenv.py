@@ -83,7 +83,7 @@ class OpenEnvEnvironment(AbstractContextManager):
         self._reward, self._steps, self._done, self._truncated = 0.0, 0, False, False
         client, options, _ = self._setup
         self._client = self._stack.enter_context(client(**options).sync())
-        self._client.async_client._ensure_connected = partial(asyncio.sleep, 0)  # no reconnection: that session is not reset
+        self._client.async_client._ensure_connected = partial(asyncio.sleep, 0)  # no reconnection: new sessions aren't reset
         given = {name: value for name, value in row.items() if name != "prompt" and value is not None}
         return self._seen(self._client.reset(**given))
 

@@ -12,7 +12,7 @@ MAX_SIZE = 1_000_000
 
 def last_number(text: str) -> str | None:
     """Return the text's last number, without thousands separators."""
-    found = re.findall(r"(?:(?<![\w)])-)?\d[\d,]*(?:\.\d+)?(?:/\d+)?", text)
+    found = re.findall(r"(?:(?<![\w)])-)?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?(?:/\d+)?", text)
     return found[-1].replace(",", "") if found else None
 
 
@@ -89,7 +89,7 @@ class ReasoningGymEnvironment:
             self._parsed = found is not None
             try:
                 self._score = float(self._splits["train"].score_answer(text.strip() if found is None else found, self.item))
-            except Exception:  # of some data sets' scorers, for an answer that they cannot parse
+            except Exception:  # some datasets' scorers raise for an answer that they cannot parse
                 self._score = 0.0
         return "Thank you."
 

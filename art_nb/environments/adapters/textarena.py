@@ -62,7 +62,7 @@ class TextArenaEnvironment:
     options: of `textarena.make`.
 
     The reward is TextArena's, for two players usually 1, 0 or -1 for win, draw or loss, for one often the share solved; 0
-    until the game ends. TextArena draws from Python's global generator, which has the game's state while its code runs.
+    until the game ends. TextArena uses Python's global random state; the game's own is swapped in while its code runs.
     Raises: ImportError without the extra; ValueError for other numbers of players.
     """
 
@@ -92,7 +92,7 @@ class TextArenaEnvironment:
         Make a move.
 
         Args:
-            move: as the rules write it.
+            move: the move, in the format that the rules describe.
         """
         if self._result is None:
             self._turns += 1
@@ -142,5 +142,5 @@ class TextArenaEnvironment:
     @property
     def metrics(self) -> dict[str, float]:
         broke = bool(self._result and self._result[1].get(self._me, {}).get("invalid_move"))
-        won = self.get_reward() > 0 if self._players == 2 else self.get_reward() >= 1  # alone: less for a part of the way
+        won = self.get_reward() > 0 if self._players == 2 else self.get_reward() >= 1  # one player: partial reward is < 1
         return {"moves": self._turns, "won": float(won), "invalid_move": float(broke)}

@@ -13,7 +13,7 @@ def mcp_server(environment: Any, name: str = "environment", /, **row: Any) -> An
     """Return an `mcp.server.Server` with the tools of an environment; its instructions are the result of `reset(**row)`.
 
     Run it with `mcp.server.stdio.stdio_server`, or mount it as a web application. A call that is malformed or raises returns
-    an error, which the client's model reads. The reward is `environment.get_reward()`. Enter a context manager first.
+    an error, which the model reads. The reward is `environment.get_reward()`. Enter a context-manager environment first.
 
     Raises: ImportError without the extra; as `reset`; BrokenEnvironment if it is async or returns neither text nor JSON.
     """

@@ -53,8 +53,8 @@ def openenv_app(environment_factory: Callable[[], Any], *, sessions: int = 64) -
                 result = self._result(getattr(self._environment, action.tool_name)(**arguments))
             except Exception as error:  # as in TRL, the model reads the error
                 result = f"Error: {error}"
-            worth = float(self._result(self._environment.get_reward())) if self._over else self._progress()
-            reward, self._total_reward = worth - self._total_reward, worth
+            total = float(self._result(self._environment.get_reward())) if self._over else self._progress()
+            reward, self._total_reward = total - self._total_reward, total
             metadata = dict(getattr(self._environment, "metrics", {})) if self._over else {}
             return types.CallToolObservation(
                 tool_name=action.tool_name, result=result, done=self._over, reward=reward, metadata=metadata

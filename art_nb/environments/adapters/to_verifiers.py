@@ -31,7 +31,7 @@ from art_nb.environments.contract import environment_tools
 
 
 class EnvironmentData(vf.TaskData):
-    """A row of the environment's dataset. The prompt is what `reset` returns for it."""
+    """A row of the environment's dataset. The prompt is the text that `reset` returns for it."""
 
     row: dict[str, Any]
 

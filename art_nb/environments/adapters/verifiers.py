@@ -20,7 +20,7 @@ def verifiers_environment(taskset: str, **config: Any) -> type[VerifiersEnvironm
     of its module, as for verifiers' own commands. config: fields of its config.
 
     Raises: ImportError without the package; ValueError for tasks that need a container, hooks, rewards, metrics or judges of
-    the first task that need a runtime, its `@vf.stop` functions of a request or response, tools that share state with the
+    the first task that need a runtime, `@vf.stop` functions that take a request or response, tools that share state with the
     task, two tools of the same name, and unsupported tool names or schemas.
     """
     vf, loaders = import_extra("verifiers.v1", "verifiers"), import_extra("verifiers.v1.utils.loaders", "verifiers")
@@ -142,8 +142,8 @@ class VerifiersEnvironment(AbstractContextManager):
         if not self._over:
             return 0.0
         if not self._scored:
-            self._scored = True
             self._portal.call(self._task.score, self._trace)
+            self._scored = True
         return float(self._trace.reward)
 
     @property

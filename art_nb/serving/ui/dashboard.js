@@ -12,7 +12,7 @@ const element = (tag, text, attrs = {}) => {
   return node;
 };
 
-/** The model that a widget's render takes, as anywidget passes it in a notebook; its values come from the server. */
+/** Stands in for the anywidget model that a widget's `render` expects; its values come from the server. */
 class WidgetModel {
   constructor(values) { this.values = values; this.listeners = new Set(); }
   get(name) { return this.values[name]; }

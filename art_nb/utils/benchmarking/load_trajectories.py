@@ -33,7 +33,7 @@ async def load_trajectories(
                 "model": folder.name, "split": record["split"], "step": record["step"], "group_number": record["group"],
                 "reward": reward, "messages": record["turns"], "logs": record["logs"], "metric_reward": reward,
                 **{f"metric_{name}": number(value) for name, value in record["metrics"].items()},
-                **{f"metadata_{name}": value for name, value in record["metadata"].items()},
+                **{f"metadata_{name}": number(value) for name, value in record["metadata"].items()},
             })  # fmt: skip
     if debug:
         print(f"{len(rows)} trajectories of {len({row['model'] for row in rows})} models in {project_name!r}")

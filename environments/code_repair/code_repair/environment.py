@@ -177,7 +177,7 @@ class CodeRepair(Repair):
     def first_message(self) -> str:
         return first_message(self.problem)
 
-    # Every prompt contains the tools' schemas, so their descriptions are short, for small models.
+    # Most chat templates put the tools' schemas into every prompt, so the descriptions are short, for small models.
     @tool
     def outline(self) -> str:
         """
@@ -226,32 +226,32 @@ class CodeRepair(Repair):
         Args:
             first: number of the first line.
             last: number of the last line.
-            file: its file; may be left out where there is one.
+            file: their file; may be omitted if there is only one.
         """
         return "\n".join(_numbered(self._lines(first, last, file)[first - 1 : last][:MAX_LINES], first))
 
     @tool
     def replace_lines(self, first: int, last: int, code: str, file: str = "") -> str:
         """
-        Write lines anew.
+        Replace lines.
 
         Args:
             first: number of the first line.
             last: number of the last line.
             code: the new lines, with their indentation.
-            file: its file; may be left out where there is one.
+            file: their file; may be omitted if there is only one.
         """
         return self._edit(self.file_named(file), self._lines(first, last, file), first, last, code)
 
     @tool
     def replace_definition(self, name: str, code: str, file: str = "") -> str:
         """
-        Write a function anew, from def to its last line.
+        Replace a function, from def to its last line.
 
         Args:
             name: of the function.
             code: all its new lines.
-            file: its file; may be left out where there is one.
+            file: its file; needed only if several files define the name.
         """
         places = [
             (other, found) for other, text in self.files.items() for found in definitions(text)

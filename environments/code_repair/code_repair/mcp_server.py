@@ -32,5 +32,5 @@ if __name__ == "__main__":
     parser.add_argument("problem", help="id of a problem, such as count_vowels-0")
     given = parser.parse_args()
     if given.problem not in {problem.id for problem in load_problems()}:
-        parser.error(f"there is no problem {given.problem!r}; expected the id of one, such as count_vowels-0")
+        parser.error(f"unknown problem {given.problem!r}; pass the id of a problem, such as count_vowels-0")
     server(given.problem).run()

@@ -72,7 +72,7 @@ class MutationRepair(Repair):
     @tool
     def mend(self, change: int) -> str:
         """
-        Try the small changes of a number on the code as it was given; the best is kept if more examples pass.
+        Try the mutations with this number on the original code; keep the best if more examples pass.
 
         A number that was tried before is replaced by the next untried one, if there is one.
 

@@ -1,7 +1,7 @@
 """Mutations of source code: single small changes. They create the bugs of the problems and, as a baseline, repair them.
 
 Kinds: operator (+ for -, and for or), bound (< for <=, a number off by one), variable (another of the function's names),
-case (an if and its block removed), arguments (two swapped), default (another initial or Boolean value, 0 for None).
+case (an if removed), arguments (two swapped, or operands of - // %), default (another initial or Boolean value, 0 for None).
 Source: DeMillo, Lipton, Sayward, Hints on Test Data Selection (1978), mutation testing.
 """
 
@@ -143,7 +143,7 @@ def _names(function: Node) -> list[str]:
 
 
 def _is_read(node: Node) -> bool:
-    """Return whether this use of a name reads its value: it is not assigned, called or an attribute."""
+    """Return whether a name is read on its own: not assigned, not called, and not part of an attribute access."""
     parent = node.parent
     if parent.type in ("parameters", "default_parameter", "function_definition", "pattern_list", "keyword_argument"):
         return False

@@ -24,7 +24,7 @@ SIZES = ("function", "module")
 class Check:
     """call: Python. gives: the `repr` of the expected value; None if the call passes unless it raises.
 
-    tolerance: None compares values and types; a number compares as Python's `==` does, numbers with this absolute tolerance.
+    tolerance: None: equal values and types. A number: values that are equal by `==`, or numbers within this tolerance.
     """
 
     call: str

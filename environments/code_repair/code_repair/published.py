@@ -162,7 +162,7 @@ class _Unconverted:
         converted = [check for check in checks if check]
         if len(converted) < len(checks) or not converted:
             (self.partly if converted else self.left_out).append(str(task))
-        elif converted:
+        else:
             otherwise = []
         return (*converted, *otherwise) if converted else None
 

@@ -218,7 +218,7 @@ class ContainerSandbox:
         message = process.stderr.read(2_000).decode("utf-8", "replace").strip()
         process.wait()
         if first != b"started\n":
-            raise RuntimeError(f"{self.engine} did not start Python within {START_SECONDS:.0f} s: {message}")
+            raise RuntimeError(f"{self.engine} did not start Python (limit {START_SECONDS:.0f} s): {message}")
         answers = [answer for answer in map(_answer_of, lines[: len(snippets)]) if answer]
         return answers + [Answer(error=OUT_OF_TIME if late else CRASHED)] * (len(snippets) - len(answers))
 

@@ -22,7 +22,7 @@ class CodeRepairTask(EnvironmentTask):
 
 
 class CodeRepairTaskset(EnvironmentTaskset, vf.Taskset[CodeRepairTask, vf.TasksetConfig]):
-    """The episodes of held-out rows."""
+    """One episode for each problem of the validation split."""
 
     rows = tuple({"problem": problem.id} for problem in problems("val"))
 

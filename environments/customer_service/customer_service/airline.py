@@ -47,13 +47,13 @@ class Passenger(TypedDict):
 
     first_name: Annotated[str, "First name."]
     last_name: Annotated[str, "Last name."]
-    dob: Annotated[str, "Day of birth, YYYY-MM-DD."]
+    dob: Annotated[str, "Date of birth, YYYY-MM-DD."]
 
 
 class Payment(TypedDict):
     """A payment as an argument of a call and in a reservation."""
 
-    payment_id: Annotated[str, "Its id, as the customer's record has it."]
+    payment_id: Annotated[str, "Id of the payment method, from the customer's record."]
     amount: Annotated[float, "Dollars."]
 
 
@@ -115,10 +115,10 @@ def search_onestop_flight(data: Transaction, origin: Origin, destination: Destin
 def book_reservation(
     data: Transaction, user_id: UserId, origin: Origin, destination: Destination,
     flight_type: Annotated[Literal["one_way", "round_trip"], "There, or there and back."], cabin: Cabin,
-    flights: Annotated[list[Flight], "All flights."], passengers: Annotated[list[Passenger], "Who flies."],
-    payment_methods: Annotated[list[Payment], "What is paid how; the amounts must add up to the price."],
+    flights: Annotated[list[Flight], "All flights."], passengers: Annotated[list[Passenger], "All passengers."],
+    payment_methods: Annotated[list[Payment], "The payments; their amounts must add up to the price."],
     total_baggages: TotalBags, nonfree_baggages: PaidBags,
-    insurance: Annotated[Literal["yes", "no"], "Whether it is insured."],
+    insurance: Annotated[Literal["yes", "no"], "Whether to add travel insurance."],
 ) -> dict:  # fmt: skip
     """Book a journey."""
     if user_id not in data["users"]:
@@ -177,7 +177,7 @@ def update_reservation_baggages(
 @TOOLS.register
 def update_reservation_flights(
     data: Transaction, reservation_id: ReservationId, cabin: Cabin,
-    flights: Annotated[list[Flight], "All flights of the reservation, those that stay as well."],
+    flights: Annotated[list[Flight], "All flights of the reservation, including unchanged ones."],
     payment_id: PaymentMethod,
 ) -> dict:  # fmt: skip
     """Change the flights of a reservation."""
@@ -201,7 +201,7 @@ def update_reservation_flights(
 def update_reservation_passengers(
     data: Transaction, reservation_id: ReservationId, passengers: Annotated[list[Passenger], "All of them."]
 ) -> dict:  # fmt: skip
-    """Change who flies, not how many."""
+    """Replace the passengers of a reservation; their number cannot change."""
     reservation = _reservation(data, reservation_id)
     if len(passengers) != len(reservation["passengers"]):
         raise ToolError("number of passengers does not match")

@@ -22,7 +22,7 @@ _OPERATORS: dict[type, Callable] = {
 def evaluate(expression: str) -> str:
     """Return the value, rounded to two decimals, as text such as `2.0`.
 
-    Raises: ValueError for a character not in CHARACTERS; else as Python, but OverflowError for powers over MAX_POWER_BITS.
+    Raises: ValueError for a character not in CHARACTERS; OverflowError for a power above MAX_POWER_BITS; else as Python.
     """
     if not all(character in CHARACTERS for character in expression):
         raise ValueError("invalid characters in expression")

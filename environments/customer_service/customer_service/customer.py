@@ -123,8 +123,8 @@ You play a customer who writes to a service agent; you are not the agent. What y
 
 {instruction}
 
-Write one short message at a time. Tell only what you are asked for, and nothing that is not above: what is not there,
-you don't remember. When you have got what you want, or see that you will not, write {stop} and nothing else.\
+Write one short message at a time. Answer only what you are asked, and only with facts stated above: you don't remember
+anything else. When you have got what you want, or see that you will not, write {stop} and nothing else.\
 """
 
 

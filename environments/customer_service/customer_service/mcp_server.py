@@ -63,7 +63,10 @@ def main() -> None:
     parser.add_argument("--data", metavar="FOLDER", help="a data folder of tau-bench or tau2 (default: the course's data)")
     parser.add_argument("--write", action="store_true", help="also offer the tools that change data")
     a = parser.parse_args()
-    world = World.load(a.domain, a.data) if a.data else course_world(a.domain)
+    try:
+        world = World.load(a.domain, a.data) if a.data else course_world(a.domain)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     asyncio.run(serve(world, a.write))
 
 

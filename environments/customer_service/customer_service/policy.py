@@ -54,9 +54,9 @@ How to work
   your tools.
 
 Booking
-- At most five passengers, all on the same flights in the same cabin; for each the name and the day of birth.
-- At most one certificate, one credit card and three gift cards pay, all from the customer's profile. What is left of a
-  certificate is lost.
+- At most five passengers, all on the same flights in the same cabin; for each, ask for the name and the date of birth.
+- Payment is by at most one certificate, one credit card and three gift cards, all from the customer's profile. The
+  rest of a certificate is lost.
 - A checked bag costs 50 dollars beyond those that are free for each passenger: in basic economy, economy and business
   0, 1 and 2 for a regular member, 1, 2 and 3 for silver, 2, 3 and 3 for gold.
 - Ask whether insurance is wanted: 30 dollars for each passenger.
@@ -71,7 +71,7 @@ Changing
 Cancelling
 - Ask why. It is allowed within 24 hours of the booking, if the airline has cancelled a flight, in business class, and
   with insurance for reasons of health or weather. Otherwise it is not, whatever the customer's membership.
-- A journey of which a flight has left can't be cancelled.
+- A journey can't be cancelled once one of its flights has departed.
 
 Compensation
 - Only when the customer complains and asks for it, only for silver and gold members, insured journeys and business

@@ -16,7 +16,7 @@ Reason = Literal["no longer needed", "ordered by mistake"]
 REASONS: tuple[str, ...] = get_args(Reason)
 
 # Argument types with the descriptions that a model reads. A model may send anything, so tools cannot rely on the types.
-UserId = Annotated[str, "As a look-up returns it."]
+UserId = Annotated[str, "Id of the customer, as returned by a look-up."]
 OrderId = Annotated[str, "Id of the order; it starts with #."]
 OldItems = Annotated[list[str], "Ids of the items to give up; one that is wanted twice is listed twice."]
 NewItems = Annotated[list[str], "Ids of the variants to get instead, in the same order, each of the same product."]
@@ -32,8 +32,8 @@ Zip = Annotated[str, "Postal code."]
 
 
 @TOOLS.register
-def find_user_id_by_email(data: Transaction, email: Annotated[str, "Their address."]) -> str:
-    """Look up who a customer is."""
+def find_user_id_by_email(data: Transaction, email: Annotated[str, "The customer's email address."]) -> str:
+    """Look up a customer's id by email."""
     for user_id, user in data["users"].items():
         if user["email"].lower() == email.lower():
             return user_id
@@ -42,7 +42,7 @@ def find_user_id_by_email(data: Transaction, email: Annotated[str, "Their addres
 
 @TOOLS.register
 def find_user_id_by_name_zip(data: Transaction, first_name: FirstName, last_name: LastName, zip: Zip) -> str:
-    """Look up who a customer is, where the email is unknown."""
+    """Look up a customer's id by name and postal code, if the email is unknown."""
     for user_id, user in data["users"].items():
         name = user["name"]
         same = name["first_name"].lower() == first_name.lower() and name["last_name"].lower() == last_name.lower()
@@ -77,7 +77,7 @@ def list_all_product_types(data: Transaction) -> dict:
 
 @TOOLS.register
 def cancel_pending_order(data: Transaction, order_id: OrderId, reason: Annotated[Reason, "Why."]) -> dict:
-    """Cancel an order that is pending; it is paid back."""
+    """Cancel a pending order and refund it."""
     _order_with_status(data, order_id, "pending", "non-pending order cannot be cancelled")
     if reason not in REASONS:
         raise ToolError("invalid reason")
@@ -98,7 +98,7 @@ def modify_pending_order_address(
     data: Transaction, order_id: OrderId, address1: Street, address2: Flat, city: City, state: State, country: Country,
     zip: Zip,
 ) -> dict:  # fmt: skip
-    """Send a pending order elsewhere."""
+    """Change the shipping address of a pending order."""
     _order_with_status(data, order_id, "pending", "non-pending order cannot be modified")
     order = data.edit("orders", order_id)
     order["address"] = _address(address1, address2, city, state, country, zip)
@@ -119,7 +119,7 @@ def modify_user_address(
 
 @TOOLS.register
 def modify_pending_order_payment(data: Transaction, order_id: OrderId, payment_method_id: PaymentMethod) -> dict:
-    """Let an order be paid otherwise."""
+    """Change the payment method of a pending order."""
     order = _order_with_status(data, order_id, "pending", "non-pending order cannot be modified")
     method = _method(data, order, payment_method_id)
     history = order["payment_history"]

@@ -25,7 +25,7 @@ class ToolRegistry(dict[str, Callable[..., Any]]):
 
         @self.register
         def calculate(data: Transaction, expression: Annotated[str, "Numbers, + - * / and parentheses."]) -> str:
-            """Work out a sum."""
+            """Evaluate an arithmetic expression."""
             return evaluate(expression)
 
         @self.register

@@ -74,8 +74,8 @@ class EmailSearch(ToolEpisode):
         truth = {"truth": scenario.answer, "truth_sources": " ".join(scenario.sources)}
         return super().trajectory(scenario=scenario.id, **truth, **metadata)
 
-    # Every prompt contains the tools' schemas, so their descriptions are short, for small models. The base models in data/
-    # were trained on these texts.
+    # The descriptions are short, for small models: SmolLM2's prompts contain them, and data/real_email was trained on them.
+    # nano_email's chat template shows only the names of tools and parameters.
     @tool
     def search_emails(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import mailbox as standard_mailbox
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from email import message_from_bytes
@@ -59,11 +60,16 @@ def read_mails(source: Path, owner: str) -> Iterator[Mail]:
         raise FileNotFoundError(f"{source} does not exist; it should be an .mbox file or a folder of .eml files")
     if source.is_dir():
         files = [path for path in source.rglob("*") if path.suffix.lower() == ".eml" and path.is_file()]
-        letters = (path.read_bytes() for path in sorted(files))
+        letters: Iterator[bytes] = (path.read_bytes() for path in sorted(files))
     else:
-        box = standard_mailbox.mbox(source, create=False)
-        letters = (box.get_file(key).read() for key in box.iterkeys())
+        letters = _letters(source)
     return _with_own_ids(_read(letter, owner) for letter in letters)
+
+
+def _letters(source: Path) -> Iterator[bytes]:
+    with closing(standard_mailbox.mbox(source, create=False)) as box:
+        for key in box.iterkeys():
+            yield box.get_file(key).read()
 
 
 def _read(letter: bytes, owner: str) -> Mail:
@@ -86,7 +92,7 @@ def mail_of(message: Message, owner: str) -> Mail:
 
 
 def _with_own_ids(mails: Iterable[Mail]) -> Iterator[Mail]:
-    """Yield the emails with unique ids, new where missing or taken by another email. Drop repetitions of one with an id."""
+    """Yield the emails with unique ids: replace ids that are missing or taken, drop copies of an email with an id."""
     seen, taken = set(), set()
     for number, mail in enumerate(mails, start=1):
         if mail.message_id and hash(mail) in seen:

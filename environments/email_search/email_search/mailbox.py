@@ -1,7 +1,7 @@
 """A mail store: SQLite with a full-text index, written once, then read one inbox at a time.
 
-It does not depend on agents or questions. Every reading method takes an inbox, the address of a person, and accesses only
-the emails delivered to it. Values are always SQL parameters, so any text is safe in any argument.
+It does not depend on agents or questions. Every method that reads emails takes an inbox, a person's address, and accesses
+only the emails delivered to it. Values are always SQL parameters, so any text is safe in any argument.
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ class Mailbox:
         if not match and sort == "relevance":
             sort = "newest"
         values = {
-            "inbox": clean(inbox), "match": match, "sender": clean(sender).strip().casefold(),
+            "inbox": clean(inbox).casefold(), "match": match, "sender": clean(sender).strip().casefold(),
             "recipient": clean(recipient).strip().casefold(), "after": after, "before": before or "~", "limit": limit,
         }  # fmt: skip
         rows = self._database.execute((_BY_WORDS if match else _WITHOUT_WORDS) + _ORDERS[sort], values)
@@ -186,7 +186,7 @@ class Mailbox:
             "FROM emails e JOIN addresses a ON a.id = e.from_id WHERE e.message_id = :id AND EXISTS "
             "(SELECT 1 FROM deliveries d JOIN addresses i ON i.id = d.inbox_id "
             " WHERE i.address = :inbox AND d.date = e.date AND d.email_id = e.id)",
-            {"id": clean(message_id), "inbox": clean(inbox)},
+            {"id": clean(message_id), "inbox": clean(inbox).casefold()},
         ).fetchone()
         return self._mail(row) if row else None
 
@@ -196,7 +196,7 @@ class Mailbox:
             "SELECT e.id, e.message_id, e.date, a.name, a.address, e.subject, e.body, e.in_reply_to "
             "FROM deliveries d JOIN emails e ON e.id = d.email_id JOIN addresses a ON a.id = e.from_id "
             "WHERE d.inbox_id = (SELECT id FROM addresses WHERE address = ?) ORDER BY d.date, d.email_id",
-            (clean(inbox),),
+            (clean(inbox).casefold(),),
         )
         return map(self._mail, rows)
 

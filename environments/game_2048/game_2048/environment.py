@@ -249,13 +249,15 @@ def soft_targets(board: Board) -> dict[str, float]:
 
 
 def random_board(rng: random.Random, max_tile: int = 2048, size: int = 4) -> Board:
-    """Return a board with a legal move and no tile above `max_tile`, a power of two, at least 4 (else ValueError).
+    """Return a board with a legal move and no tile above `max_tile`, a power of two, at least 4. size: at least 2.
 
     Half of the boards come from random play with all tiles scaled up: random play alone rarely makes a tile above 256, and
     scaling changes no rule. The others have independent random cells.
     """
     if max_tile < 4 or not is_tile(max_tile):
         raise ValueError(f"max_tile must be a power of two, at least 4, not {max_tile}")
+    if size < 2:
+        raise ValueError(f"size is {size}: expected at least 2, since a smaller board has no legal move")
     while True:
         make = _played_board if rng.random() < 0.5 else _scattered_board
         board = make(rng, max_tile, size)

@@ -21,7 +21,7 @@ class Game2048Task(EnvironmentTask):
 
 
 class Game2048Taskset(EnvironmentTaskset, vf.Taskset[Game2048Task, vf.TasksetConfig]):
-    """The episodes of held-out rows."""
+    """One episode for each of 100 seeds of the validation split."""
 
     rows = tuple({"seed": seed} for seed in scenarios("val", 100))
 

@@ -75,7 +75,7 @@ def elo(results: dict[tuple[str, str], float], games: float = 1.0, rounds: int =
             expected = games * sum(_expected(rating[player] - rating[other]) for other, _ in against)
             surplus = games * sum(s for _, s in against) - expected + 0.5 - _expected(rating[player])
             rating[player] += 200 * surplus / (games * len(against) + 1)
-        mean = sum(rating.values()) / len(rating)
+        mean = sum(rating.values()) / max(1, len(rating))
         rating = {player: value - mean for player, value in rating.items()}
     return rating
 

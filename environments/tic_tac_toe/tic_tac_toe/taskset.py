@@ -21,9 +21,9 @@ class TicTacToeTask(EnvironmentTask):
 
 
 class TicTacToeTaskset(EnvironmentTaskset, vf.Taskset[TicTacToeTask, vf.TasksetConfig]):
-    """The episodes of held-out rows."""
+    """One episode for each opening of the validation split."""
 
-    rows = tuple({"opening": opening, "seed": 0} for opening in openings("test"))
+    rows = tuple({"opening": opening, "seed": 0} for opening in openings("val"))
 
 
 if __name__ == "__main__":  # verifiers runs this module to start the tools in a process of their own

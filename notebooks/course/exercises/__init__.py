@@ -68,7 +68,7 @@ class Exercise:
         return [_call(self.observe, answer, inputs) for inputs in self.inputs()]
 
     def check(self, answer: Any) -> CheckResult:
-        """Return the verdict on an answer. One that raises is wrong; the verdict has the exception and any known place."""
+        """Return the verdict on an answer. One that raises is wrong; the verdict shows the exception and any known line."""
         if answer is None or answer is ...:
             return CheckResult("not attempted", "Not attempted yet.")
         if callable(answer) != callable(self.right) or inspect.iscoroutinefunction(answer):

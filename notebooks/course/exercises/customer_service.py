@@ -115,7 +115,7 @@ def _wrong_pay(answer: Callable[..., Any]) -> str | None:
         if pay(True, due, True, 0) <= pay(False, due, True, 0):
             return "An agent that looked and solved the task must earn more than one that looked and did not."
     if pay(True, False, False, 0) >= pay(True, False, True, 0):
-        return "Declining without looking earns as much as declining after it: the agent will learn to be idle."
+        return "Declining without looking earns as much as declining after looking: the agent will learn to be idle."
     if pay(True, False, False, 0) >= pay(True, True, True, 0):
         return "Doing nothing where nothing is due earns as much as solving a case with work to do."
     if any(pay(False, due, True, 0) <= pay(False, due, False, 0) for due in (True, False)):

@@ -6,6 +6,7 @@ import inspect
 import random
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from itertools import product
 from statistics import fmean
@@ -82,10 +83,13 @@ def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
         copies[id(value)] = deepcopy(value)
     elif isinstance(value, FunctionType) and value.__module__ == module:
         names = dict(value.__globals__)
-        cells = [CellType(_with_copied_state(cell.cell_contents, module, copies)) for cell in value.__closure__ or ()]
+        cells = [CellType() for _ in value.__closure__ or ()]
         copy = FunctionType(value.__code__, names, value.__name__, deepcopy(value.__defaults__), tuple(cells))
         copy.__kwdefaults__ = deepcopy(value.__kwdefaults__)
-        copies[id(value)] = copy
+        copies[id(value)] = copy  # before its closure is copied, which may contain the function itself
+        for cell, original in zip(cells, value.__closure__ or (), strict=True):
+            with suppress(ValueError):  # an empty cell
+                cell.cell_contents = _with_copied_state(original.cell_contents, module, copies)
         for name in _names(value.__code__):
             if name in names:
                 names[name] = _with_copied_state(names[name], module, copies)

@@ -52,7 +52,7 @@ class AdvantageExplorer(View):
         """Return one list per normalisation ("none", "group", "batch"), in the order of the rewards."""
         import torch
 
-        from art_nb.training.grpo import STD_FLOOR, group_advantages
+        from art_nb.training.grpo import STD_EPSILON, group_advantages
 
         if len(set(self.rewards)) == 1:  # without the rounding error of their mean, as in the browser
             return {name: [0.0] * len(self.rewards) for name in TITLES}
@@ -60,7 +60,7 @@ class AdvantageExplorer(View):
         one_group = torch.zeros(len(rewards), dtype=torch.long)
         centred = group_advantages(rewards, one_group, "none")
         scaled = group_advantages(rewards, one_group, "group")
-        batch = centred / (self.batch_std + STD_FLOOR)
+        batch = centred / (self.batch_std + STD_EPSILON)
         return {"none": centred.tolist(), "group": scaled.tolist(), "batch": batch.tolist()}
 
     def summary(self) -> str:
