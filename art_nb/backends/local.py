@@ -139,7 +139,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return loaded
 
     def client(self, model: TrainableModel) -> AsyncOpenAI:
-        """Return an OpenAI client that samples in this process, from any policy that has a checkpoint or the base model."""
+        """Return an OpenAI client that samples in this process, from the base model or any policy that has a checkpoint."""
         names = lambda: self.loaded(model).names.names()  # noqa: E731
         return InProcessClient(partial(self.answer, model), names, self.loaded(model).loop)
 
@@ -194,7 +194,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             return {"trajectories": len(demonstrations)}, partial(loaded.imitate, demonstrations, config, report)
         sequences, counts = build_sequences(request.groups, tokenizer, config, loaded.policies.at(), context)
         if not sequences:
-            self.progress("nothing to learn: in every group all rewards are equal")
+            self.progress("nothing to learn: in every group all advantages are zero")
         row = summary(request.groups) | counts | loaded.rollout_metrics()
         return row, partial(loaded.learn, sequences, config, report)
 

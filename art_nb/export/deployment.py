@@ -203,7 +203,7 @@ def deploy_wandb(
         raise ImportError("the package wandb is missing: python -m pip install wandb") from None
 
     files = _files_to_deploy(model, checkpoint_path)
-    # Neither offline (WANDB_MODE) nor in another run of this process.
+    # Log online whatever WANDB_MODE is, and to a new run, apart from any other run of this process.
     options = {"mode": "online", "reinit": "create_new", "silent": not verbose, **PRIVATE}
     settings = wandb.Settings(api_key=key_from_environment("WANDB_API_KEY"), **options)
     metadata = {"wandb.base_model": model.base_model} | ({"wandb.provenance": config.provenance} if config else {})

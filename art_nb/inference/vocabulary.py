@@ -49,8 +49,8 @@ class IncrementalText:
 
     def __init__(self, vocabulary: Vocabulary):
         self._vocabulary = vocabulary
-        self._start = 0  # index of the first token that is still decoded
-        self._known, self._overlap = "", 0  # final text, and how many of its characters are still decoded
+        self._start = 0  # index of the first token that the next call decodes
+        self._known, self._overlap = "", 0  # final text, and how many of its last characters are decoded again
 
     def of(self, tokens: list[int], end: int) -> str:
         """Decode `tokens[:end]`. Tokens may only be appended between calls."""

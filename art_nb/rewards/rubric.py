@@ -31,8 +31,8 @@ class Criterion:
     measure: Measure
 
     def __post_init__(self):
-        if not self.weight > 0:
-            raise ValueError(f"criterion {self.name!r} has weight {self.weight}: expected a number above 0.")
+        if not 0 < self.weight < float("inf"):
+            raise ValueError(f"criterion {self.name!r} has weight {self.weight}: expected a finite number above 0.")
 
 
 def weighted(*, accuracy: Measure, efficiency: Measure, completeness: Measure, user_satisfaction: Measure) -> tuple:
@@ -95,7 +95,7 @@ class RubricJudge:
     def _criteria(self, trajectory: Trajectory) -> Sequence[Criterion]:
         task = self.task or trajectory.metadata.get("task")
         if self.criteria is None and task is None:
-            raise ValueError('the task is unknown: give RubricJudge("game_2048"), or set metadata["task"] in the rollout.')
+            raise ValueError('the task is unknown: use RubricJudge("game_2048"), or set metadata["task"] in the rollout.')
         criteria = self.criteria if self.criteria is not None else criteria_of(str(task))
         weights = self.weights or {}
         weighed = [(c, weights.get(c.name, c.weight)) for c in criteria]

@@ -150,7 +150,7 @@ class Gathering:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count a rollout as in flight during the block."""
+        """Count a rollout, or a call of an async function that returns a group, as in flight during the block."""
         self.in_flight += 1
         try:
             yield
@@ -180,7 +180,7 @@ class Gathering:
         while True:
             silence = time.monotonic() - self.last_change
             if silence >= SILENT_AFTER and self.bar is not None:
-                what = f"{self.in_flight} running rollouts" if self.in_flight else "after_each"
+                what = f"{self.in_flight} running rollouts and group functions" if self.in_flight else "after_each"
                 self.bar.set_postfix_str(f"nothing new for {silence:.0f} s, waiting for {what}")
             # A sleeping kernel handles an interrupt only when it wakes up, so sleep at most a second.
             await asyncio.sleep(1.0 if silence >= SILENT_AFTER else min(1.0, SILENT_AFTER - silence))

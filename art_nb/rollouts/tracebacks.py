@@ -30,7 +30,7 @@ class ShortTraceback(AbstractContextManager):
                 each.__dict__.setdefault("full_traceback", each.__traceback__)  # an inner block may have set it
                 each.__traceback__ = _joined(_own_frames(each))
             if isinstance(error, asyncio.CancelledError):
-                error.add_note("The cell was interrupted, or its task cancelled; running rollouts were stopped.")
+                error.add_note("The cell was interrupted, or its task was cancelled.")
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -63,10 +63,14 @@ class LimitedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        self._bytes += len(data)
         super().data_received(data)
+
+    def handle_events(self) -> None:
+        """Handle the received events, and time what is incomplete; uvicorn also calls this after a response (pipelining)."""
+        super().handle_events()
         if self.transport.get_protocol() is not self:  # this is a WebSocket now, which has a protocol of its own
             return self._timer.cancel()
-        self._bytes += len(data)
         incomplete = self._incomplete_part()
         if incomplete != self._incomplete:
             self._incomplete, self._bytes = incomplete, 0

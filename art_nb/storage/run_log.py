@@ -232,7 +232,7 @@ def plain_numbers(value: Any) -> Any:
         return value
     try:
         return json_number(value.item() if hasattr(value, "item") else value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # torch raises RuntimeError for several elements
         raise TypeError(f"cannot log {value!r:.80}: expected a number, text or None, or a list or dict of them") from error
 
 

@@ -53,7 +53,8 @@ class TrajectoryGroup(pydantic.BaseModel):
     def __new__(cls, trajectories: Iterable[Any] = (), **options: Any) -> Any:
         items = list(trajectories)
         if any(isinstance(item, Awaitable) for item in items):
-            cls(**{"trajectories": (), **options, "exceptions": ()})  # raises before the rollouts run, not after
+            options["exceptions"] = list(options.get("exceptions", ()))
+            cls((), **options)  # raises before the rollouts run, not after
             return PendingGroup(cls, items, options)
         group = super().__new__(cls)
         group.__dict__["_given"] = items  # for __init__: a generator is exhausted by now

@@ -152,7 +152,7 @@ def _turn(turn: dict, conversation: int, boards: Callable[[str], Board | None] |
     body |= {"conversation": conversation} | {key: turn[key] for key in ("tool_calls", "tokens") if turn.get(key)}
     body |= {key: [_short(x) for x in turn[key]] for key in ("logprobs", "advantages") if turn.get(key)}
     if turn.get("reward") is not None:
-        body["reward"] = _short(turn["reward"])
+        body["reward"] = plain(float(turn["reward"]))
     board = boards(body["content"]) if boards and turn["role"] != "assistant" else None
     if board:
         body["board"] = plain(board)
@@ -230,7 +230,7 @@ def _line(turn: dict) -> str:
 
 
 def _some(lines: list[str]) -> list[str]:
-    """Return at most nine lines; of more, the first six, an ellipsis and the last two."""
+    """Return the lines; if there are more than nine, the first six, an ellipsis and the last two."""
     return lines if len(lines) <= 9 else [*lines[:6], "  ...", *lines[-2:]]
 
 

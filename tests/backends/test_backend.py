@@ -517,7 +517,7 @@ def test_a_step_without_signal_is_counted_and_reported(base, tmp_path):
     result = asyncio.run(main())
     assert result.step == 1 and result.metrics["groups_without_signal"] == 2 == result.metrics["groups"]
     assert adapter(tmp_path, 0) == adapter(tmp_path, 1)
-    assert "nothing to learn: in every group all rewards are equal" in texts
+    assert "nothing to learn: in every group all advantages are zero" in texts
 
 
 def test_progress_reports_each_long_operation(base, tmp_path):

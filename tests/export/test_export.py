@@ -166,7 +166,7 @@ def test_llama_cpp_gives_the_same_answers(llama, tmp_path, capsys):
 
 def test_a_tokenizer_that_llama_cpp_lacks_raises_and_leaves_no_files(run_folder, tmp_path, capsys):
     assert main(["export", "m", str(tmp_path / "out"), "--as", "gguf", "--path", str(run_folder[0])]) == 1
-    assert "none for this model's" in capsys.readouterr().err
+    assert "no pre-tokenizer for this model's" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

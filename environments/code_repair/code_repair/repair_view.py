@@ -58,7 +58,7 @@ class RepairView:
 def _difference(file: str, repair: Repair) -> list[str]:
     """Return the file's lines, each prefixed with -, + or a space; if there are several files, its name comes first."""
     old, new = repair.problem.files[file].splitlines(), repair.files[file].splitlines()
-    lines = [line.rstrip("\n") for line in difflib.ndiff(old, new) if line[0] in _COLOURS]
+    lines = [line for line in difflib.ndiff(old, new) if line[0] in _COLOURS]
     return lines if len(repair.files) == 1 else [f"  # {file}", *lines]
 
 
@@ -66,6 +66,6 @@ def _rows(kind: str, verdict: Verdict) -> list[tuple[str, str, str, str, bool]]:
     """Return (kind, call, result, expected value, whether it passes) of each test."""
     rows = []
     for test, answer, passes in zip(verdict.tests, verdict.answers, verdict.passes, strict=True):
-        gives = answer.error or answer.text or ""
+        gives = answer.error or answer.text or "no value"
         rows.append((kind, test.call[:120], gives[:120], (test.gives or "no error")[:120], passes))
     return rows

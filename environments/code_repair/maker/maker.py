@@ -31,14 +31,14 @@ FAMILIES: list[Family] = [
 ]  # fmt: skip
 VISIBLE, HIDDEN = 3, 15
 DRAWN = 36  # random calls for each function
-TRIED = 16  # mutations to run for each function
+TRIED = 16  # mutations to run for each file, at most
 BUGS = {"train": 4, "val": 3, "test": 4}  # per function, at most
 MODULE_BUGS = 8
 LIMITS = Limits(seconds=0.5)  # a mutant that takes longer is excluded
 
 
 def split_of(place: int) -> str:
-    """Assign families to splits: of seven, four to train, one to val, two to test, so that each has every kind of family."""
+    """Return the split of the family at index `place`: of every seven, 4 train, 1 val, 2 test; each split has all kinds."""
     return ("train", "train", "test", "train", "val", "train", "test")[place % 7]
 
 
@@ -96,7 +96,7 @@ def row(
     sandbox: Sandbox, rng: random.Random, id: str, split: str, size: str, family: str, entry: str, files: dict[str, str],
     tests: list[Check], most: int, buggy: Sequence[str] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return a function with examples, hidden tests and bugs.
+    """Return a row of functions.jsonl: a function or module with its examples, hidden tests and bugs.
 
     The tests are ordered by how many further mutants they detect; the first are the examples, the next the hidden tests.
 

@@ -18,7 +18,7 @@ class AirlineAgent(RuleAgent):
         wish = self.wish()
         if "fly from" in wish:
             self._book()
-        reservation_id = self.ask_until_found(r"\b[A-G]\d{5}\b", "What is the reservation?")
+        reservation_id = self.ask_until_found(r"\b[A-G]\d{5}\b", "Which reservation is it?")
         reservation = self.look_up("get_reservation_details", reservation_id=reservation_id)
         if "cancel reservation" in wish:
             self._cancel(reservation)
@@ -58,7 +58,7 @@ class AirlineAgent(RuleAgent):
         )  # fmt: skip
 
     def _add_bags(self, reservation: dict) -> None:
-        key, more = reservation["reservation_id"], int(self.ask_until_found(r"add (\d)", "How many? Such as: add 2."))
+        key, more = reservation["reservation_id"], int(self.ask_until_found(r"add (\d)", "How many? For example, add 2."))
         total = reservation["total_baggages"] + more
         to_pay = bags_to_pay(self.user, reservation["cabin"], len(reservation["passengers"]), total)
         paid_bags = self.choose(max(to_pay, reservation["nonfree_baggages"]), [0, total])
@@ -77,8 +77,8 @@ class AirlineAgent(RuleAgent):
             if (person["first_name"], person["last_name"]) == names[:2]:
                 person |= {"first_name": names[2], "last_name": names[3]}
         self.write(
-            f"In reservation {key} I will write {names[2]} {names[3]}.", "update_reservation_passengers", reservation_id=key,
-            passengers=passengers,
+            f"I will change the name in reservation {key} to {names[2]} {names[3]}.", "update_reservation_passengers",
+            reservation_id=key, passengers=passengers,
         )  # fmt: skip
 
     def _book(self) -> None:
@@ -105,7 +105,7 @@ class AirlineAgent(RuleAgent):
         flights = {leg["flight_number"]: {"dates": {leg["date"]: {"status": "cancelled"}}}}  # as the customer claims
         due = compensation(self.user, reservation, flights)
         if not due and self.chooses_correctly():
-            self.decline("there is none for this journey")
+            self.decline("no compensation is due for this journey")
         amount = due or 100
         proposal = f"I will send you a certificate of {amount} dollars."
         self.write(proposal, "send_certificate", user_id=self.user_id, amount=amount)

@@ -35,7 +35,7 @@ def legal_moves(board: Board) -> list[str]:
 def after_move(board: Board, square: str) -> Board:
     """Return the board after a legal move. Raises: ValueError for an illegal move."""
     if square not in legal_moves(board):
-        raise ValueError(f"{square!r} is not an empty square of {board!r}; choose one of {legal_moves(board)}")
+        raise ValueError(f"{square!r} is not a legal move on {board!r}; legal moves: {legal_moves(board)}")
     cell = SQUARES.index(square)
     return board[:cell] + to_move(board) + board[cell + 1 :]
 

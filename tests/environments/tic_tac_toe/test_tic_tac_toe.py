@@ -115,7 +115,7 @@ def test_invalid_moves_and_openings_raise():
     for n in (-1, 10**6):
         with pytest.raises(ValueError, match="the size of the train split"):
             openings("train", n)
-    with pytest.raises(ValueError, match="not an empty square"):
+    with pytest.raises(ValueError, match="not a legal move"):
         after_move("x........", "1")
 
 
