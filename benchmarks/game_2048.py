@@ -144,7 +144,7 @@ def game_moves_per_s() -> float:
 
 
 def rounded(value: object) -> object:
-    """Return the value with every float rounded to four significant digits."""
+    """Return the value with the floats of its dicts, but not of lists, rounded to four significant digits."""
     if isinstance(value, dict):
         return {key: rounded(item) for key, item in value.items()}
     return float(f"{value:.4g}") if isinstance(value, float) else value

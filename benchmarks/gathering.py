@@ -136,7 +136,7 @@ def compare_sides(task: RolloutTask, base: str, scenarios: list[Any], size: int)
 
 
 def compared(ours: dict, stock: dict) -> dict:
-    """Return the ratio of speeds, and each side's numbers. Raises: SystemExit if the sides had different prompts."""
+    """Return the ratio of speeds, and each side's numbers. Raises: SystemExit if their first prompts differ."""
     if ours["prompts"] != stock["prompts"]:
         raise SystemExit("the two sides had different first prompts, so their speeds are not comparable")
     speeds = {"ours": ours["tokens"] / ours["seconds"], "stock": stock["tokens"] / stock["seconds"]}

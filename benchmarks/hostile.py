@@ -405,7 +405,7 @@ def _disguised(rng: random.Random, source: str) -> str:
             f"def solve(n):\n{indented}    return n\n",
             f"try:\n{indented}except Exception:\n    pass\ndef solve(n):\n    return n\n",
             f"def solve(n):\n    try:\n    {indented.replace(chr(10), chr(10) + '    ').rstrip()}\n    except BaseException as e:\n        return str(e)\n",
-            f"class A:\n    def __init__(self):\n{indented.replace('    ', '        ', 1)}\ndef solve(n):\n    return A()\n",
+            f"class A:\n    def __init__(self):\n    {indented.replace(chr(10), chr(10) + '    ').rstrip()}\ndef solve(n):\n    return A()\n",
             f"exec({source!r})\n",
             f"solve = lambda n: eval({source!r})\n",
             f"def solve(n):\n    return n\n{source}",

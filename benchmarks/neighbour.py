@@ -102,7 +102,7 @@ def measure(seconds: float) -> dict:
         command += ["--rate=100000", "--base-models", f"nano={BASE}"]
         server = subprocess.Popen(command, env={**os.environ, "ART_NB_TOKEN": TOKEN}, stdout=sys.stderr.fileno())
         try:
-            wait_for_server()
+            wait_for_server(server)
             httpx.post(f"{URL}/api/models", headers=KEY, json=MODEL, timeout=600).raise_for_status()
             answers, theirs = {"alone": asyncio.run(counted(seconds))}, {}
             for kind in ("slow", "greedy"):
@@ -110,8 +110,10 @@ def measure(seconds: float) -> dict:
                 other = subprocess.Popen(started, stdout=subprocess.PIPE, text=True)
                 assert other.stdout
                 lines = other.stdout.readline()  # wait until it has started
-                answers[kind] = asyncio.run(counted(seconds))
-                other.terminate()
+                try:
+                    answers[kind] = asyncio.run(counted(seconds))
+                finally:
+                    other.terminate()
                 theirs[kind] = int((lines + other.stdout.read()).split()[-1])
                 say(f"{kind}: {answers[kind]} answers, alone {answers['alone']}")
         finally:

@@ -2,7 +2,8 @@
 
 `python -m benchmarks.overlap [steps]` prints one JSON line (default 12 steps; needs extra `ray`). Two models learn 2048 to
 the 128 tile, from the same seed, on a `RayBackend` with one sampler and one learner with one thread each: one with
-`max_staleness=0`, the other with 1. They alternate every few steps, so that other work on the machine affects both.
+`max_staleness=0`, the other with 1. They alternate every six steps, so that other work on the
+machine affects both; each time the first batch of the overlapped side is sampled, and its last trained on, without overlap.
 
 `ratio`: steps per minute with staleness 1 over those with 0. `apart` and `overlapped`: for each the steps per minute, the
 seconds of training and sampling per step, the mean staleness of the batches, and the percentage of 200 test games won at

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean
+
+from course.comparison import paired_difference
 
 
 def paired(before: Sequence[float], after: Sequence[float], unit: float = 100) -> dict[str, float]:
@@ -11,7 +13,5 @@ def paired(before: Sequence[float], after: Sequence[float], unit: float = 100) -
 
     unit: a factor for all numbers; 100 gives percent.
     """
-    differences = [unit * (a - b) for b, a in zip(before, after, strict=True)]
-    rise, half = fmean(differences), NormalDist().inv_cdf(0.975) * stdev(differences) / len(differences) ** 0.5
-    means = {"before": unit * fmean(before), "after": unit * fmean(after)}
-    return {**means, "rise": rise, "low": rise - half, "high": rise + half}
+    rise, low, high = (unit * bound for bound in paired_difference(before, after))
+    return {"before": unit * fmean(before), "after": unit * fmean(after), "rise": rise, "low": low, "high": high}

@@ -96,7 +96,7 @@ def add_steps(folder: str, base: str, steps: int = 2) -> None:
 def in_a_process(folder: str, base: str, names: list[str], dtype: str | None) -> dict:
     say(f"answers of {', '.join(names)}")
     command = [sys.executable, "-m", "benchmarks.policies", "--folder", folder, "--base", base, "--names", *names]
-    done = subprocess.run([*command, *(["--dtype", dtype] if dtype else [])], check=True, capture_output=True, text=True)
+    done = subprocess.run([*command, *(["--dtype", dtype] if dtype else [])], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 

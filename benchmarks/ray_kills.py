@@ -4,10 +4,11 @@
 extra `ray`). A run trains the nano model on 2048 up to the 128 tile, with two samplers and a learner,
 until this number of actors have been killed; then another run takes as many steps undisturbed.
 
-`lost` and `doubled`: episodes that are missing from a step or occur twice, and rows of metrics; `different`: steps whose
+`lost` and `doubled`: episodes that a step has too few of or too many, and rows of metrics; `different`: steps whose
 tokens differ from the undisturbed run (rounding depends on the batches of the two samplers and can change a sample and
-all that follows). `won` and `quiet_won`: percentage of 200 test games won, `low` and `high` the latter's 95% interval;
-`within`: whether `won` is in it. `killed`: counts by actor and phase of the run. `ratio`: won over quiet_won.
+all that follows). `won` and `quiet_won`: percentage of 200 test games won; `low` and `high`: the 95% interval of their
+difference, paired by game; `within`: whether it contains 0. `killed`: counts by actor and phase of the run. `ratio`: won
+over quiet_won.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import art_nb as art
 from art_nb.backends.ray.backend import ModelActors
 from art_nb.backends.ray.calls import until_ready
 from benchmarks.gathering import BASE
+from benchmarks.paired import paired
 from benchmarks.result import print_result, say
 from benchmarks.rising import decayed_rate
 from benchmarks.skills import game, measure_wins
@@ -117,7 +119,7 @@ async def run(folder: str, kills: int, steps: int, draw: random.Random) -> dict:
         rows = Counter(model.history().query("split == 'train'").step)
         return {
             "steps": steps, "killed": dict(sorted(killed.items())),
-            "won": 100 * sum(await measure_wins(model, GAMES)) / GAMES,
+            "wins": await measure_wins(model, GAMES),
             "rows": [rows[step] for step in range(1, steps + 1)],
             "learned": [learned(model, step) for step in range(1, steps + 1)],
         }  # fmt: skip
@@ -130,17 +132,15 @@ def measure(kills: int = 30, seed: int = 0) -> dict:
         disturbed = asyncio.run(run(one, kills, STEPS, draw))
         quiet = asyncio.run(run(other, 0, disturbed["steps"], draw))
     counts = [(step.total(), GROUPS * SIZE) for step in disturbed["learned"]] + [(rows, 1) for rows in disturbed["rows"]]
-    share = quiet["won"] / 100
-    half = 196 * (share * (1 - share) / GAMES) ** 0.5
-    low, high = quiet["won"] - half, quiet["won"] + half
+    games = paired(quiet["wins"], disturbed["wins"])
     return {
         "kills": sum(disturbed["killed"].values()), "killed": disturbed["killed"], "steps": disturbed["steps"],
         "lost": sum(max(expected - found, 0) for found, expected in counts),
         "doubled": sum(max(found - expected, 0) for found, expected in counts),
         "different": sum(one != other for one, other in zip(disturbed["learned"], quiet["learned"], strict=True)),
-        "won": disturbed["won"], "quiet_won": quiet["won"], "low": low, "high": high,
-        "within": low <= disturbed["won"] <= high,
-        "ratio": disturbed["won"] / quiet["won"],
+        "won": games["after"], "quiet_won": games["before"], "low": games["low"], "high": games["high"],
+        "within": games["low"] <= 0 <= games["high"],
+        "ratio": games["after"] / games["before"],
     }  # fmt: skip
 
 

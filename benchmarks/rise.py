@@ -41,8 +41,8 @@ class TrainingRecipe:
     """Settings of training.
 
     first_rate: the learning rate, which falls linearly over the steps. temperature: of the answers in training.
-    closeness: weight of the tiles' closeness to one corner in the reward of a move. board_value: what a board is worth,
-    relative to the mean reward of its legal moves; the value of the board before a move is subtracted from the move's
+    closeness: weight of the tiles' closeness to one corner in the reward of a move. board_value: a board's value,
+    as a multiple of the mean reward of its legal moves; the value of the board before a move is subtracted from the move's
     return (potential-based shaping: Ng, Harada and Russell, ICML 1999). trained_share: each step trains on this share of
     the moves, those with the largest absolute advantages.
     """
@@ -98,14 +98,16 @@ async def train_player(model: art.TrainableModel, recipe: TrainingRecipe) -> flo
 
 
 async def measure_seed(
-    folder: str, seed: int, recipe: TrainingRecipe,
+    folder: str, seed: int, recipe: TrainingRecipe, split: str = "test",
     validation: int = VALIDATION, test: int = TEST, passes: int = PASSES,
 ) -> dict:  # fmt: skip
-    """Train from one seed. Returns percent of test games, and seconds of gathering and updating."""
+    """Train from one seed. Returns percent of held-out games, and seconds of gathering and updating."""
     model = await registered(folder, BASE, f"rise-{seed}", seed=seed)
-    plays, held_out = partial(wins, model), (scenarios("val", validation), scenarios("test", test))
+    chosen = scenarios("val", validation)
+    games = scenarios("test", test) if split == "test" else scenarios("val", validation + test)[validation:]
+    plays, held_out = partial(wins, model), (chosen, games)
     untrained = await comparison.measure(plays, *held_out)
-    tries = await comparison.tries_at(plays, scenarios("test", passes), TRIES)
+    tries = await comparison.tries_at(plays, games[:passes], TRIES)
     seconds = await train_player(model, recipe)
     trained = await comparison.measure(plays, *held_out)
     rule, greedy = (
@@ -121,17 +123,18 @@ async def measure_seed(
     }  # fmt: skip
 
 
-def measure(seeds: list[int], recipe: TrainingRecipe) -> dict:
+def measure(seeds: list[int], recipe: TrainingRecipe, split: str = "test") -> dict:
     """Train from each seed."""
-    return {"settings": asdict(recipe), **run_seeds(measure_seed, seeds, recipe)}
+    return {"settings": asdict(recipe), "split": split, **run_seeds(measure_seed, seeds, recipe, split)}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds of the backend, one run for each")
+    parser.add_argument("--split", choices=["test", "val"], default="test", help="of the games; use val to choose settings")
     for field in fields(TrainingRecipe):
         kind = type(field.default)
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=kind, default=field.default, help="see TrainingRecipe")
     arguments = vars(parser.parse_args())
-    seeds = arguments.pop("seeds")
-    print_result("rise", lambda: measure(seeds, TrainingRecipe(**arguments)))
+    seeds, split = arguments.pop("seeds"), arguments.pop("split")
+    print_result("rise", lambda: measure(seeds, TrainingRecipe(**arguments), split))

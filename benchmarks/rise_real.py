@@ -11,20 +11,17 @@ seconds of training. `ratio` is the mean of `trained_best` over that of `untrain
 from __future__ import annotations
 
 import argparse
-import asyncio
 import re
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from statistics import fmean
 from typing import Literal
 
 import art_nb as art
 from benchmarks import rollout_real
 from benchmarks.gathering import registered
 from benchmarks.result import print_result, say
-from benchmarks.rising import decayed_rate, train
+from benchmarks.rising import decayed_rate, run_seeds, train
 from course import comparison
 from course.real_model import smollm2
 
@@ -102,7 +99,7 @@ async def answer(model: art.TrainableModel, task: PromptTask, prompt: Prompt, te
     return art.Trajectory(messages_and_choices=[*messages, choice], reward=reward)
 
 
-async def measure_seed(folder: str, base: str, seed: int, task: PromptTask, count: int | None = None) -> dict:
+async def measure_seed(folder: str, seed: int, base: str, task: PromptTask, count: int | None = None) -> dict:
     """Train from one seed. Returns percentages of held-out prompts, and seconds of gathering and updating."""
     model = await registered(folder, base, f"rise-{seed}", seed=seed, engine="transformers", slots=64)
 
@@ -127,10 +124,7 @@ async def measure_seed(folder: str, base: str, seed: int, task: PromptTask, coun
 
 def measure(seeds: list[int], task: PromptTask, base: str = "", count: int | None = None) -> dict:
     """base: by default SmolLM2. count: limit on the prompts, for a quick run."""
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [asyncio.run(measure_seed(folder, base or smollm2(), seed, task, count)) for seed in seeds]
-    untrained, trained = (fmean(run[side] for run in runs) for side in ("untrained_best", "trained_best"))
-    return {"runs": runs, "ratio": trained / untrained if untrained else None}
+    return run_seeds(measure_seed, seeds, base or smollm2(), task, count)
 
 
 if __name__ == "__main__":

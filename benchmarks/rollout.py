@@ -4,7 +4,7 @@
 over those of stock TRL's generation phase (`GRPOTrainer._generate` alone) in the same run: same base model and adapter,
 prompts, tool schema and results, token limit per turn, temperature 1. Ours is the time of `gather_trajectory_groups`. Both
 sides play in `EndlessEnvironment`, and games end after 40 turns, or with an answer without a tool call, where TRL's
-loop ends (`turns` is the mean length). Raises SystemExit if the two sides had different prompts.
+loop ends (`turns` is the mean length). Raises SystemExit if the two sides had different first prompts.
 
 `turn_cost_ratio`: a second measurement, of ours alone: the time of turn 80 of 64 games over that of turn 10 of 64 others.
 Turns of the two sets alternate, and the ratio is the median of nine pairs. A malformed answer does not end these games,
@@ -96,7 +96,7 @@ async def play(model: art.TrainableModel, seed: int, turns: int) -> art.Trajecto
 
 
 def tool_message(environment: EndlessEnvironment, call) -> dict:
-    """Return TRL's message for a tool call, including its error messages."""
+    """Return the tool message for a call, with the content that TRL gives it, also for an error."""
     name = call.function.name
     try:
         if name != "move":

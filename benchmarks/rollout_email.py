@@ -45,7 +45,7 @@ async def play(model: art.TrainableModel, search: EmailSearch, client: Any = Non
 
 
 def answered(searches: list[art.Trajectory]) -> float:
-    """Return the share of searches with a final answer."""
+    """Return the share of searches with a final answer other than "I don't know"."""
     return sum(t.metrics["correct"] + t.metrics["wrong"] for t in searches) / len(searches)
 
 

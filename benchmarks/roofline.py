@@ -71,7 +71,7 @@ LAST_NARROW = ("q_proj", "o_proj", "gate_proj", "up_proj", "down_proj")  # of th
 KINDS = {
     "matmul": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::mkldnn_linear", "aten::_addmm_activation"),
     "attention": ("scaled_dot_product", "flash_attention"),
-    "softmax": ("softmax", "logsumexp", "cumsum", "searchsorted", "aten::exp", "gather", "argmax", "topk", "sort"),
+    "softmax": ("softmax", "logsumexp", "cumsum", "searchsorted", "gather", "argmax", "topk", "sort"),
     "tensors": ("aten::",),
 }
 RANGES = {
@@ -106,6 +106,8 @@ class Shape:
     head_size: int
     dtype: torch.dtype
     device: torch.device = torch.device("cpu")
+    window: int = 0  # tokens that each of `windowed` layers attends to at most
+    windowed: int = 0
 
 
 def shape_of(policy: Policy, merged: bool = False) -> Shape:
@@ -121,22 +123,28 @@ def shape_of(policy: Policy, merged: bool = False) -> Shape:
             found.append(Product(module.in_features, module.out_features, rank, first, narrow))
     head = base.get_output_embeddings()
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    windowed = (getattr(config, "layer_types", None) or [])[:-1].count("sliding_attention")  # the last one counts as full
     return Shape(
         tuple(found), Product(config.hidden_size, head.weight.shape[0]), config.num_hidden_layers,
         config.num_attention_heads, config.num_key_value_heads, size, base.dtype, base.device,
+        getattr(config, "sliding_window", None) or 0, windowed,
     )  # fmt: skip
 
 
 class Work(NamedTuple):
-    """Distinct tokens, those of them with an output, and the sum of the tokens that each attends to, for both."""
+    """Distinct tokens, those of them with an output, and the sum of the tokens that each attends to, for both.
+
+    near_pairs: as `pairs`, in layers with a window.
+    """
 
     tokens: int
     outputs: int
     pairs: int
     output_pairs: int
+    near_pairs: int = 0
 
 
-def work_of(sequences: Sequence[Sequence[int]], with_output: Sequence[Sequence[int]]) -> Work:
+def work_of(sequences: Sequence[Sequence[int]], with_output: Sequence[Sequence[int]], window: int = 0) -> Work:
     """Count the nodes of the prefix tree of `sequences`. with_output: the positions of each that have an output."""
     order = sorted(range(len(sequences)), key=lambda i: list(sequences[i]))
     tree = PrefixTree([list(sequences[i]) for i in order])
@@ -144,7 +152,8 @@ def work_of(sequences: Sequence[Sequence[int]], with_output: Sequence[Sequence[i
     for path, i in zip(tree.paths, order, strict=True):
         has[torch.from_numpy(path[list(with_output[i])])] = True
     attended = tree.positions + 1
-    return Work(len(tree), int(has.sum()), int(attended.sum()), int(attended[has].sum()))
+    near = attended.clip(max=window) if window else attended
+    return Work(len(tree), int(has.sum()), int(attended.sum()), int(attended[has].sum()), int(near.sum()))
 
 
 def product_flops(product: Product, backward: bool) -> int:
@@ -173,7 +182,7 @@ def needed(shape: Shape, work: Work, backward: bool) -> list[Term]:
     """Return the operations that the work needs, by shape. Embedding, norms, activations and the optimizer count as 0."""
     terms = [Term(p, product_flops(p, backward) * (work.outputs if p.narrow else work.tokens)) for p in shape.products]
     terms.append(Term(shape.head, product_flops(shape.head, backward) * work.outputs))
-    pairs = (shape.layers - 1) * work.pairs + work.output_pairs
+    pairs = (shape.layers - 1 - shape.windowed) * work.pairs + shape.windowed * work.near_pairs + work.output_pairs
     # Scores and weighted values forward; backward the gradients of queries, keys, values and weights.
     return [*terms, Term(None, (12 if backward else 4) * shape.heads * shape.head_size * pairs)]
 
@@ -257,6 +266,8 @@ def kind_of(event: str) -> str | None:
     """Return the kind of a profiled event by its name; None: it is counted as Python."""
     if event in RANGES:
         return event
+    if event in ("aten::exp", "aten::exp_"):  # `aten::expand` is another operation
+        return "softmax"
     return next((kind for kind, names in KINDS.items() if any(name in event for name in names)), None)
 
 
@@ -309,7 +320,7 @@ def training(name: str, base: str = "", **overrides: int) -> dict[str, Any]:
         shape, found = shape_of(policy), sequences()
         # The last token of a sequence predicts nothing.
         outputs = [[i - 1 for i, is_trained in enumerate(s.trained) if is_trained and i] for s in found]
-        work = work_of([s.ids[:-1] for s in found], outputs)
+        work = work_of([s.ids[:-1] for s in found], outputs, shape.window)
         trained.learn(sequences(), chosen.config)  # warms up
         return measured(lambda: trained.learn(sequences(), chosen.config), limits(shape, work, backward=True))
 
@@ -343,12 +354,14 @@ def sampling_limit(shape: Shape, choices: list[Any], conversations: int) -> dict
     prompts, answers = [c.prompt_token_ids for c in choices], [c.token_ids for c in choices]
     whole = [[*prompt, *answer[:-1]] for prompt, answer in zip(prompts, answers, strict=True)]
     predicting = [range(len(p) - 1, len(w)) for p, w in zip(prompts, whole, strict=True)]
-    total = work_of(whole, predicting)
+    total = work_of(whole, predicting, shape.window)
     # A token that is fed back after it was sampled is computed once for every answer that draws it.
     drawn = sum(len(answer) - 1 for answer in answers)
-    attended = sum(len(p) + i for p, a in zip(prompts, answers, strict=True) for i in range(1, len(a)))
-    known = Work(max(0, total.tokens - drawn), len(choices), max(0, total.pairs - attended), sum(map(len, prompts)))
-    sampled = Work(drawn, drawn, attended, attended)
+    reached = [len(p) + i for p, a in zip(prompts, answers, strict=True) for i in range(1, len(a))]
+    attended, near = sum(reached), sum(min(each, shape.window or each) for each in reached)
+    tokens, pairs, near_pairs = total.tokens - drawn, total.pairs - attended, total.near_pairs - near
+    known = Work(max(0, tokens), len(choices), max(0, pairs), sum(map(len, prompts)), max(0, near_pairs))
+    sampled = Work(drawn, drawn, attended, attended, near)
     keys = max(1, attended // max(1, drawn))
     of_known = limits(shape, known, backward=False)
     of_sampled = limits(shape, sampled, False, conversations, keys)

@@ -148,6 +148,7 @@ def measure(seconds: float) -> dict:
     orders, theirs = spawn.Pipe()
     client_process = spawn.Process(target=clients, args=[theirs], daemon=True)
     client_process.start()
+    theirs.close()  # so that `orders` ends with the process
     with tempfile.TemporaryDirectory() as kept, tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "art_nb", "serve", f"--port={PORT}", f"--path={folder}", "--engine=transformers"]
         command += ["--base-models", f"nano={BASE}"]
@@ -155,18 +156,20 @@ def measure(seconds: float) -> dict:
             [*command, "--rate=100000"], env={**os.environ, "ART_NB_TOKEN": TOKEN}, stdout=sys.stderr.fileno()
         )
         try:
-            wait_for_server()
+            wait_for_server(server)
             return rounds(seconds, InProcess(kept), orders, psutil.Process(server.pid))
         finally:
-            orders.send(None)
-            client_process.join()
             server.terminate()
             server.wait(20)
+            orders.send(None)
+            client_process.join()
 
 
-def wait_for_server() -> None:
-    """Wait until the server runs and has loaded the model."""
+def wait_for_server(server: subprocess.Popen) -> None:
+    """Wait until the server runs and has loaded the model. Raises: SystemExit when it has ended."""
     while True:
+        if server.poll() is not None:
+            raise SystemExit(f"the server ended with status {server.returncode}")
         try:
             body = {"model": "nano", "messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
             httpx.post(f"{URL}/v1/chat/completions", headers=KEY, json=body, timeout=60).raise_for_status()

@@ -39,7 +39,7 @@ class Stranger:
     def __init__(self) -> None:
         self.answered = 0
         self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=each) for each in (self._hold, self._flood)]
+        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._hold, self._flood)]
         for thread in self._threads:
             thread.start()
 
@@ -101,7 +101,7 @@ def measure(seconds: float) -> dict:
             process.rlimit(psutil.RLIMIT_NOFILE, (FILES, FILES))
             alone, _ = send_owner_requests(seconds)
             logged, cpu, held = log.stat().st_size, sum(process.cpu_times()[:2]), 0
-            stranger = Stranger()
+            stranger, began = Stranger(), time.perf_counter()
             answered = failed = 0
             for _ in range(max(1, round(seconds))):
                 more, fewer = send_owner_requests(1.0)
@@ -109,8 +109,9 @@ def measure(seconds: float) -> dict:
                 established = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
                 held = max(held, len(established))
             stranger.stop()
+            took = time.perf_counter() - began
             return {
-                "slowdown": alone / max(answered, 1), "failed": failed, "held": held, "files": FILES,
+                "slowdown": alone / seconds / (max(answered, 1) / took), "failed": failed, "held": held, "files": FILES,
                 "cpu_s": sum(process.cpu_times()[:2]) - cpu, "logged_bytes": log.stat().st_size - logged,
                 "stranger_requests": stranger.answered, "owner_requests": {"alone": alone, "beside": answered},
                 "seconds": seconds,

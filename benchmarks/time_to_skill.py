@@ -2,16 +2,17 @@
 
 `python -m benchmarks.time_to_skill --seeds 3 [--task 2048|2048-by-tool|email|answers]` prints one JSON line. It measures
 the seconds of training (gathering and updating) until the success rate on held-out scenarios has risen by `goal`. Both
-sides start from the same base model and adapter, with the same number of rollouts per step and the same constant learning
+sides start from the same base model and adapter (ours loaded by Unsloth where it is installed, as in the notebooks,
+except in `answers`; stock TRL's by transformers), with the same number of rollouts per step and the same constant learning
 rate, and stop at `--limit` seconds (`stopped`). The clock is paused during evaluation, which follows each step that ends
 at least 10 s of training after the previous evaluation, on the same scenarios of the validation split, at temperature 1.
 Each side is evaluated in its own prompt format.
 
 `2048`: games won with the 128 tile; 20 points. Ours plays as in notebook 02: each prompt is the current board, and each
 turn has a reward. Stock TRL plays through environment_factory, in a growing conversation of tool calls, and learns from
-the outcome reward. In `2048-by-tool` ours uses tool calls as well, so that only the reward differs. `email`: correct
-answers in notebook 04; 20 points. `answers`: correct prices by SmolLM2, as in notebook 06; 50 points. In these two both
-sides have the same prompts and rewards (TRL's loop requests one more answer after a final answer, see
+the outcome reward. In `2048-by-tool` ours uses tool calls as well, so that of the task only the reward differs. `email`:
+correct answers in notebook 04; 20 points. `answers`: correct prices by SmolLM2, as in notebook 06; 50 points. In these
+two both sides have the same prompts and rewards (TRL's loop requests one more answer after a final answer, see
 benchmarks.rollout_email).
 
 `ratio` is the mean seconds of stock TRL over ours; a lower bound (`ratio_is_at_least`) if a run of stock TRL was stopped,

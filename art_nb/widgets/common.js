@@ -115,7 +115,7 @@ function mount(el, name, redraw) {
   const request = () => { frame ||= requestAnimationFrame(draw); };
   const follow = () => { root.dataset.theme = themeBehind(root); };
   const resized = new ResizeObserver(() => {
-    if (!root.clientWidth || root.clientWidth === width) return;
+    if (root.clientWidth === width) return;
     width = root.clientWidth;
     follow();
     request();

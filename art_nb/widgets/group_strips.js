@@ -20,7 +20,7 @@ function groupFacts(rewards) {
 
 function describeGroup(groups, i) {
   const name = `Group ${i + 1} of ${groups.length}`;
-  if (!groups[i].length) return `${name}: no trajectory, every rollout failed.`;
+  if (!groups[i].length) return `${name}: no trajectories, because every rollout failed.`;
   const { n, low, high, mean, spread, q1, q3, silent } = groupFacts(groups[i]);
   if (n === 1) return `${name}: one trajectory, reward ${fmt(mean)}. There is nothing to compare it to: no signal.`;
   if (silent) return `${name}: all ${n} trajectories earned ${fmt(mean)}: no signal unless turns have rewards of their own.`;

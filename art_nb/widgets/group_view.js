@@ -77,7 +77,7 @@ function render({ model, el }) {
     numbers.textContent = `${size} ${size === 1 ? "trajectory" : "trajectories"}  ·  mean ${fmt(group.mean)}  ·  std ${fmt(group.std)}`;
     notice.hidden = group.advantages.some((advantage) => advantage);
     notice.textContent = size === 1
-      ? "No signal: a group of one has nothing to compare to. Its advantage is zero, so it has no effect on training."
+      ? "No signal: there is nothing to compare a group of one with. Its advantage is zero, so it has no effect on training."
       : "No signal: all advantages are zero, so this group has no effect on training unless turns have rewards of their own.";
     explain();
   }

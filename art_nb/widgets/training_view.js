@@ -88,8 +88,9 @@ function render({ model, el }) {
     more.setAttribute("aria-expanded", String(showsAll));
     const plan = [...big, ...first, ...(showsAll ? rest : [])];
     showQuiet(small.filter((tile) => quiet[tile.key]), quiet);
-    if (signature === plan.map((tile) => tile.key).join()) return;
-    signature = plan.map((tile) => tile.key).join();
+    const before = signature;
+    signature = plan.map((tile) => [tile.key, ...tile.series].join()).join(";");
+    if (signature === before) return;
     tiles = plan.map((tile) => {
       const help = h("p", { class: "an-help", hidden: true }, tile.help);
       const ask = h("button", {
@@ -198,8 +199,8 @@ function render({ model, el }) {
     caption.textContent = row ? [
       `Step ${row.step}`,
       row.reward_min != null && `reward ${fmt(row.reward_min)} to ${fmt(row.reward_max)}`,
-      of && `${of} groups, ${silent || "none"} without signal`,
-      row.trajectories && `${row.trajectories} trajectories`,
+      of && `${of} ${of === 1 ? "group" : "groups"}, ${silent || "none"} without signal`,
+      row.trajectories && `${row.trajectories} ${row.trajectories === 1 ? "trajectory" : "trajectories"}`,
       row.rollout_s != null && `${fmt(row.rollout_s)} s gathering`,
       row.train_s != null && `${fmt(row.train_s)} s training`,
     ].filter(Boolean).join("  ·  ") : "Charts appear with the first finished step.";

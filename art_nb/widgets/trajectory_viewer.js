@@ -321,7 +321,7 @@ function render({ model, el }) {
     const advantage = advantageOf(turn, k);
     const logprob = turn.logprobs?.[k];
     tip.show(token, [JSON.stringify(turn.tokens[k]),
-      ...(logprob == null ? [] : [`p ${fmt(Math.exp(logprob))}   log-prob ${fixed(logprob, 3)}`]),
+      ...(logprob == null ? [] : [`p ${fmt(Math.exp(logprob))}   log-prob ${fmt(logprob)}`]),
       ...(advantage == null ? [] : [`advantage ${signed(advantage)}`])]);
   });
   talk.addEventListener("pointerleave", tip.hide);
@@ -353,7 +353,8 @@ function render({ model, el }) {
     h("div", { class: "an-side" },
       h("div", { class: "an-filters" }, stepBox.field, groupBox.field, sortBox.field,
         h("div", { class: "an-field" }, h("span", {}, "Reward"), h("span", { class: "an-bounds" },
-          bound("min", "lowest reward", lowest), "to", bound("max", "highest reward", highest)))),
+          bound("min", "lowest reward", Math.min(...index.flatMap((row) => row.reward ?? []))), "to",
+          bound("max", "highest reward", Math.max(...index.flatMap((row) => row.reward ?? [])))))),
       kindBox, count, listBox),
     main);
 

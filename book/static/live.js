@@ -1,7 +1,7 @@
-// Draws the widgets of a page without a kernel. Each stands in the page as JSON: an anywidget module, its style and its state.
-// What stands for a dead widget in the notebook, the picture and the numbers that follow it, shows until then, and without script.
+// Renders the widgets of a page without a kernel. Each is embedded as JSON: an anywidget module, its style and its state.
+// Until it is rendered, and without JavaScript, the page shows the widget's static picture and the numbers after it.
 
-/** What a widget's `render` takes for its model (see the anywidget docs): its state, in this page alone. */
+/** Stands in for the anywidget model that a widget's `render` expects; its state exists only in this page. */
 function modelOf(state) {
   const heard = {};
   const tell = (event) => { for (const listener of [...(heard[event] ?? [])]) listener(); };
@@ -19,7 +19,7 @@ function modelOf(state) {
   };
 }
 
-/** The state of a widget as a notebook keeps it, with its bytes as the DataView that a kernel would send. */
+/** Return a widget's state as saved in the notebook, with its buffers decoded to the DataViews that a kernel sends. */
 function stateOf({ state, buffers = [] }) {
   for (const { path: [name], data } of buffers) {
     state[name] = new DataView(Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0)).buffer);

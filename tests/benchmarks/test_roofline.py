@@ -54,8 +54,18 @@ def test_distinct_tokens_are_counted_once():
     outputs = [[2, 3], [2], [1, 3], []]
     prefixes = {tuple(s[: n + 1]) for s in sequences for n in range(len(s))}
     with_output = {tuple(s[: i + 1]) for s, has in zip(sequences, outputs, strict=True) for i in has}
-    work = roofline.work_of(sequences, outputs)
-    assert work == (len(prefixes), len(with_output), sum(map(len, prefixes)), sum(map(len, with_output)))
+    for window in (0, 2):
+        near = sum(min(len(prefix), window or 9) for prefix in prefixes)
+        work = roofline.work_of(sequences, outputs, window)
+        assert work == (len(prefixes), len(with_output), sum(map(len, prefixes)), sum(map(len, with_output)), near)
+
+
+def test_layers_with_a_window_attend_to_fewer_tokens(policy):
+    shape = roofline.shape_of(policy)
+    narrow = shape.__class__(**{**shape.__dict__, "window": 4, "windowed": 1})
+    work = roofline.Work(10, 10, 55, 55, near_pairs=34)
+    (*_, full), (*_, near) = (roofline.needed(each, work, backward=False) for each in (shape, narrow))
+    assert shape.windowed == 0 and full.flops - near.flops == 4 * shape.heads * shape.head_size * (55 - 34)
 
 
 def test_an_adapter_of_high_rank_is_cheaper_in_the_weight():
@@ -67,7 +77,7 @@ def test_an_adapter_of_high_rank_is_cheaper_in_the_weight():
     ("event", "kind"),
     [
         ("aten::mm", "matmul"), ("aten::_scaled_dot_product_flash_attention_for_cpu_backward", "attention"), ("aten::_log_softmax", "softmax"),
-        ("aten::silu", "tensors"), ("environment", "environment"), ("autograd::engine::evaluate_function: MmBackward0", None),
+        ("aten::silu", "tensors"), ("aten::expand", "tensors"), ("aten::exp", "softmax"), ("environment", "environment"), ("autograd::engine::evaluate_function: MmBackward0", None),
     ],
 )  # fmt: skip
 def test_the_kind_of_an_event(event, kind):

@@ -98,7 +98,7 @@ def check_outcomes_and_kinds(viewer, shot):
     expect(viewer.locator("[data-action='3'] .an-given bdi")).to_have_count(2 + 1 + 5)  # no source can reverse the next one
     shot(viewer, "mail_wrong")
     show(viewer, 2)
-    assert viewer.locator(".an-outcome").all_inner_texts() == ["no mail fits", "✗ no such mail", "✗ refused", "✗ refused", ""]
+    assert viewer.locator(".an-outcome").all_inner_texts() == ["no hits", "✗ no such mail", "✗ refused", "✗ refused", ""]
     show(viewer, 3)
     expect(viewer.locator("[data-action='1'] b")).to_have_text("toString")
     shot(viewer, "mail_malformed")

@@ -410,7 +410,7 @@ def test_the_reader_plays_2048_by_the_arrows_and_goes_back(page, watch_site):
     assert cells() == before and found.get_by_label("Position").input_value() == "0"
     found.get_by_label("Position").select_option(label="One move from the win")
     found.get_by_role("button", name="Play right").click()
-    assert found.locator(".an-board-status").inner_text() == "The game is won: a tile has 256."
+    assert found.locator(".an-board-status").inner_text() == "The game is won: a tile has reached 256."
     assert found.locator("tbody tr.an-illegal").count() == 0 and found.locator(".an-change").inner_text() == ""
     assert found.locator(".an-game").first.inner_text() == "0 moves, largest tile 256; won: it reached 256"
     found.get_by_role("button", name="Reset").click()

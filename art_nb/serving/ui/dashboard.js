@@ -64,7 +64,7 @@ function showState(state) {
   showFacts([
     ["active requests", sampling.active], ["waiting requests", sampling.waiting], ["tokens per second", throughput(sampling)],
     ["workers", Object.keys(workers).length], ["open episodes", work.open], ["leased episodes", work.leased],
-    ["finished episodes", work.done], ...Object.entries(workers).map(([name, held]) => [`worker ${name}`, `${held} episodes`]),
+    ["finished episodes", work.done], ...Object.entries(workers).map(([name, held]) => [`worker ${name}`, `${held} ${held === 1 ? "episode" : "episodes"}`]),
     ["last message", last || "none"],
   ]);
   showModels(state.models.map((model) => ({ ...model, id: `${model.project}/${model.name}` })));
@@ -87,7 +87,10 @@ function showModels(models) {
     let button = [...buttons.children].find((one) => one.dataset.id === id);
     if (!button) {
       button = element("button", "", { type: "button", "data-id": id });
-      button.addEventListener("click", () => { select(id); showModels(models); });
+      button.addEventListener("click", () => {
+        select(id);
+        for (const one of buttons.children) one.setAttribute("aria-pressed", String(one === button));
+      });
       buttons.append(button);
     }
     const text = `step ${step}, base model ${base}`;

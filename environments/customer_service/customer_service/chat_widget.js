@@ -1,9 +1,9 @@
-// ChatWidget in the browser: the reader writes as the customer; the kernel runs the agent and says what to show.
+// ChatWidget in the browser: the reader writes as the customer; the kernel runs the agent and sends its reply.
 
 function render({ model, el }) {
   const view = mount(el, "chat", draw);
   const { root } = view;
-  const hasKernel = typeof model.send === "function"; // a page of the book has the state alone
+  const hasKernel = typeof model.send === "function"; // a page of the book has only the state
   const [stop, longest] = [model.get("stop"), model.get("longest")];
   const open = new Set(); // the calls that are unfolded
 
@@ -24,9 +24,9 @@ function render({ model, el }) {
     },
   });
   const button = (text, title, onclick) => h("button", { type: "button", title, onclick }, text);
-  const send = button("Send", "Enter sends it too", () => say(input.value));
+  const send = button("Send", "Send your line (Enter)", () => say(input.value));
   const scripted = button("Let the customer speak", "", () => say(shown().suggestion));
-  const leave = button("Leave", "You go, and the conversation is over", () =>
+  const leave = button("Leave", "Leave and end the conversation", () =>
     say(`${(input.value.trim() || "Goodbye.").slice(0, longest - stop.length - 1)} ${stop}`));
   const back = button("Undo", "Removes your last line and everything after it", () => put(lines().slice(0, -1)));
   const anew = button("Restart", "Removes all lines", () => put([]));
@@ -73,9 +73,9 @@ function render({ model, el }) {
 
   function status({ over, error, solved }, waiting) {
     if (!hasKernel) return "To write here, run the notebook.";
-    if (waiting) return "Waiting for the kernel. While a cell runs it answers nothing.";
+    if (waiting) return "Waiting for the kernel. It cannot reply while a cell is running.";
     if (error) return error;
-    if (over) return solved ? "Over. The database is as the task wants it, and what was to be told was told: solved." : "Over, and not solved.";
+    if (over) return solved ? "Over: the database matches the task, and you were told everything required. Task solved." : "Over: the task is not solved.";
     return lines().length ? "Your turn." : "You begin.";
   }
 
@@ -94,7 +94,7 @@ function render({ model, el }) {
     for (const node of [send, leave]) node.disabled = closed;
     input.readOnly = closed;
     scripted.disabled = closed || !now.suggestion;
-    scripted.title = now.suggestion ? `The customer by rule: ${now.suggestion.replaceAll(stop, "").trim()}` : "There is no script for this";
+    scripted.title = now.suggestion ? `The scripted customer's next line: ${now.suggestion.replaceAll(stop, "").trim()}` : "This task has no script, or the conversation is over";
     for (const node of [back, anew]) node.disabled = waiting || !lines().length;
   }
 

@@ -1,5 +1,5 @@
 // A trajectory of the email task as a mail client would show it: the question, searches with their hits, the mail that
-// was read, the answer beside the truth. What it shows comes from mail_view.py, as data; every text becomes a text node.
+// was read, the answer beside the truth. The data come from mail_view.py; all text is inserted as text nodes.
 
 const OUTCOMES = {
   correct: ["✓", "Correct"], wrong: ["✗", "Wrong"], gave_up: ["✗", "Gave up"], out_of_turns: ["✗", "Out of turns"],
@@ -7,10 +7,10 @@ const OUTCOMES = {
 };
 const ACTIONS = new Map([["search_emails", "Search"], ["read_email", "Read"], ["return_final_answer", "Answer"]]);
 
-/** A text of unknown direction, which can't turn the text around it. */
+/** Text of unknown direction, isolated so that it cannot reorder the text around it. */
 const written = (text) => h("bdi", {}, text);
 
-/** Pieces as mail_view.py cuts them: texts, and [text, kind] for the words to mark. */
+/** Render the pieces from mail_view.py: strings, and [string, kind] for the words to highlight. */
 const marked = (pieces) => pieces.map((piece) => (typeof piece === "string" ? piece
   : h("mark", { class: `an-${piece[1] === "query" ? "query" : "question"}` }, piece[0])));
 const withMarks = (pieces) => h("bdi", {}, ...marked(pieces));
@@ -35,7 +35,7 @@ function taskPane(goTo) {
 
   function hitRow(hit, i) {
     const read = reading(hit.id, i);
-    const notes = [isRight(hit.id) && "the answer stands in it", read == null && "not read"].filter(Boolean).join(", ");
+    const notes = [isRight(hit.id) && "contains the answer", read == null && "not read"].filter(Boolean).join(", ");
     return h("button", {
       type: "button", class: ["an-hit", read == null ? "" : "an-was-read", isRight(hit.id) ? "an-right" : ""].join(" "), "data-id": hit.id,
       onclick: () => (read == null ? peek(hit, i) : goTo(read)),
@@ -49,7 +49,7 @@ function taskPane(goTo) {
     const given = step.given.map(([name, value]) => h("span", { class: "an-given" },
       h("span", { class: "an-muted" }, written(name)), " ",
       ...[value].flat().flatMap((one, k) => [k ? ", " : "", written(one)])));
-    const found = step.hits && (step.hits.length ? `${step.hits.length} ${step.hits.length === 1 ? "hit" : "hits"}` : "no mail fits");
+    const found = step.hits && (step.hits.length ? `${step.hits.length} ${step.hits.length === 1 ? "hit" : "hits"}` : "no hits");
     const note = step.note && step.name !== "return_final_answer" || step.fault ? step.note : "";
     return h("li", { class: step.fault ? "an-action an-fault" : "an-action", "data-action": i },
       h("div", { class: "an-call", onclick: () => goTo(i) },
@@ -58,18 +58,18 @@ function taskPane(goTo) {
       ...(step.hits ?? []).map((hit) => hitRow(hit, i)), note ? h("p", { class: "an-note", dir: "auto" }, note) : null);
   }
 
-  /** What is known of a mail that the agent did not read: its line in the list. */
+  /** Show a mail that the agent did not read: only its search result is known. */
   function peek(hit, i) {
     goTo(i);
     open(null, hit.id);
-    reader.replaceChildren(h("p", { class: "an-muted" }, "The agent did not read this mail. All it saw of it:"),
+    reader.replaceChildren(h("p", { class: "an-muted" }, "The agent did not read this mail. It saw only this:"),
       headers([["id", [hit.id]], ["from", [hit.sender]], ["date", [hit.date]], ["subject", hit.subject]]), letter(hit.snippet));
   }
 
   const headers = (list) => h("dl", {}, ...list.flatMap(([name, pieces]) => [h("dt", {}, name), h("dd", { dir: "auto" }, ...marked(pieces))]));
   const letter = (pieces) => h("div", { class: "an-letter", dir: "auto" }, ...marked(pieces));
 
-  /** The mail that a step read; without one only the hits of the mail `id` are marked. */
+  /** Show the mail that a step read, and highlight the hits with this id; without a step, only highlight. */
   function open(step, id = step?.mail.id) {
     if (!step) reader.replaceChildren(h("p", { class: "an-muted" }, "No mail has been read yet."));
     else reader.replaceChildren(headers([["id", [step.mail.id]], ...step.mail.headers]), letter(step.mail.body));
@@ -94,7 +94,7 @@ function taskPane(goTo) {
     verdict.replaceChildren(h("b", { class: `an-word ${tone}` }, `${sign} ${word}`),
       pair("answer", h("b", { class: tone }, mail.answer == null ? "–" : written(mail.answer))), pair("sources", ...sources),
       pair("truth", h("b", {}, written(mail.truth || "unknown"))),
-      pair("stands in", h("span", {}, ...mail.truth_sources.flatMap((id) => [written(id), " "]))));
+      pair("found in", h("span", {}, ...mail.truth_sources.flatMap((id) => [written(id), " "]))));
   }
 
   function show(next) {
@@ -107,7 +107,7 @@ function taskPane(goTo) {
     judge();
   }
 
-  /** The step, and beside it the mail that is read by then: at the answer, the source if it was read. */
+  /** Go to step i and show the last mail read so far; at the answer, a cited source if one was read. */
   function at(i) {
     items.forEach((item, k) => item.classList.toggle("an-now", k === i));
     const reads = mail.steps.slice(0, i + 1).filter((step) => step.mail);

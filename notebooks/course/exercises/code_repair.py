@@ -43,7 +43,11 @@ def _pays(hidden: list[bool], examples: list[bool], lines: int) -> float:
 
 def _wrong_pay(answer) -> str | None:
     def pay(hidden: list[bool], examples: list[bool], lines: int):
-        return answer([*hidden], [*examples], lines)  # copies: the answer may change them
+        try:
+            return answer([*hidden], [*examples], lines)  # copies: the answer may change them
+        except Exception as error:
+            error.add_note(f", for the input\n{show((hidden, examples, lines))}")
+            raise
 
     repaired, bent = [True] * 4, [True, False, True, False]
     results = [*([True] * n + [False] * (4 - n) for n in range(5)), bent]
@@ -57,8 +61,11 @@ def _wrong_pay(answer) -> str | None:
         return "Answering the examples without repairing anything earns more than doing nothing: the agent will learn it."
     if pay(repaired, [True, True], 1) <= max(special, idle):
         return "A repair must earn more than anything else."
-    if min(pay(repaired, [True, True], lines) for lines in (9, 40)) <= max(special, idle, nearly):
-        return "A repair must earn more than any code that fails a hidden test."
+    longest = min((9, 40), key=lambda lines: pay(repaired, [True, True], lines))
+    least, most = pay(repaired, [True, True], longest), max(special, idle, nearly)
+    if least <= most:
+        return (f"A repair must earn more than any code that fails a hidden test: one of {longest} lines earns "
+                f"{float(least):.4g}, such code up to {float(most):.4g}.")  # fmt: skip
     if pay(repaired, [True, True], 1) <= pay(repaired, [True, True], 9):
         return "The smaller of two repairs should earn more."
     steps = [pay([True] * n + [False] * (4 - n), [False, False], 1) for n in range(4)]
@@ -79,7 +86,7 @@ BOUNDS = Exercise(
     right=_moved,
     cases=lambda: [
         ("while low < high:",), ("if a <= b and b > c:",), ("return n",), ("if x >= 0:",),
-        ("def f(n) -> int:",), ("half = n >> 1",), ("if n << 1 <= high:",),
+        ("def f(n) -> int:",), ("half = n >> 1",), ("if n << 1 <= high:",), ("    if low<mid and mid < high:",),
     ],
     mistakes={
         "One change at a time: a mutant has one bug.": lambda line: _all_at_once(line, COMPARISON),

@@ -7,7 +7,7 @@ from math import comb
 from statistics import fmean
 from typing import Any
 
-from course.exercises import Exercise, checker, is_number
+from course.exercises import Exercise, checker, is_number, show
 from customer_service.clerks import Clerk
 from customer_service.course import course_tasks, course_world
 from customer_service.front_desk import FrontDesk
@@ -76,6 +76,7 @@ CONVERSATIONS: list[list[Event]] = [
     [ASK, ("customer", "One moment."), ("customer", "Yes."), ("write", "#W1")],
     [ASK, ("agent", "I wait for your yes."), ("write", "#W1")],
     [("customer", "Yes, cancel #W1."), ("write", "#W1"), ASK, ("customer", "YES"), ("write", "#W1"), ("write", "#W2")],
+    [("write", "#W1"), ASK, ("customer", "Yes.")],
 ]
 
 CONFIRMED = Exercise(
@@ -83,6 +84,8 @@ CONFIRMED = Exercise(
     cases=lambda: [(list(events),) for events in CONVERSATIONS],
     mistakes={
         "`yesterday` contains `yes`: compare words.": lambda events: _unconfirmed(events, word=False),
+        "`Yes.` contains the word *yes*: separate the punctuation from the words.":
+            lambda events: _unconfirmed([(who, text.replace(".", "_").replace(",", "_")) for who, text in events]),
         "One yes permits one change: after a write a new one is needed.": lambda events: _unconfirmed(events, once=False),
         "A yes is valid until the next message, which may revoke it.":
             lambda events: _unconfirmed(events, latest=False),
@@ -105,8 +108,9 @@ def _pays(solved: bool, due: bool, looked: bool, broken: int) -> float:
 def _wrong_pay(answer: Callable[..., Any]) -> str | None:
     every = [(solved, due, looked, broken) for solved in (False, True) for due in (False, True) for looked in (False, True)
              for broken in (0, 1, 2)]  # fmt: skip
-    if not all(is_number(answer(*case)) for case in every):
-        return "Expected a number."
+    for case in every:
+        if not is_number(value := answer(*case)):
+            return f"Expected a number. For solved, due, looked, broken = {show(case)} it is {value!r}."
 
     def pay(*case: Any) -> float:
         return round(float(answer(*case)), 9)  # 1 + 0.2 - 1 is below 0.2 by rounding only

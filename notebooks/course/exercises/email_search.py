@@ -27,6 +27,7 @@ PAIRS = [
     ("OMAR REED", "Omar Reed"), ("Omar", "Omar Reed"), ("", "14 May"),
     ("1st June", "1 June"), ("22nd June", "22 June"), ("3rd June", "3 June"), ("Keith Ash", "Kei Ash"),
     ("15:10", "10:15"), ("At 13:30.", "13:30"), ("14 14 May", "14 May"),
+    ("'Omar Reed'!", "Omar Reed"), ("Tony Ash", "Ty Ash"),
 ]  # fmt: skip
 SMALL_WORDS = frozenset("it is on the of at room dollars".split())
 ORDINAL = r"(?<=\d)(st|nd|rd|th)\b"
@@ -76,6 +77,8 @@ MATCHES = Exercise(
         "An additional word makes an answer wrong, even a repeated one: compare lists, not sets.":
             lambda given, truth: _match(" ".join(dict.fromkeys(given.split())), truth),
         "`14 MAY` is `14 May`: convert to lower case first.": lambda given, truth: _match(given, truth, case=False),
+        "Remove whole words: `Tony` contains `on`, and is not the name `Ty`.":
+            lambda given, truth: _match(*(re.sub("|".join(SMALL_WORDS), "", text.lower()) for text in (given, truth))),
         "An incomplete answer is wrong: `Omar` is not `Omar Reed`.":
             lambda given, truth: bool(given) and set(_words(given)) <= set(_words(truth)),
     },
@@ -138,6 +141,7 @@ def _searches() -> list[list[tuple[str, EmailSearch]]]:
     scenario = scenarios("train", 1)[0]
     source = scenario.sources[0]
     read, useless = ("read_email", {"message_id": source}), ("search_emails", {"keywords": "no such words"})
+    listed = ("search_emails", {"keywords": " ".join(scenario.about), "max_results": 10})  # contains the right email
     nearly_all = MAX_TURNS - 1  # turns, before the last one
 
     def answered(text: str, *sources: str) -> tuple[str, dict]:
@@ -160,6 +164,8 @@ def _searches() -> list[list[tuple[str, EmailSearch]]]:
             ("after reading and naming the right email", [read, answered(I_DONT_KNOW, source)]),
             ("after useless searches until the turns ran out", [useless] * MAX_TURNS),
             ("after reading the right email until the turns ran out", [read] * MAX_TURNS),
+            ("after listing the right email without reading it", [listed, answered(I_DONT_KNOW)]),
+            ("after reading the right email", [read, answered(I_DONT_KNOW)]),
         ],
         [
             ("without a source", [answered(scenario.answer)]),
@@ -229,7 +235,7 @@ def _conversations() -> list[tuple[list[str], float, float]]:
 CREDIT = Exercise(
     right=_credited,
     cases=_conversations,
-    observe=lambda function, inputs: list(function(*inputs)),
+    observe=lambda function, inputs: list(turns) if hasattr(turns := function(*inputs), "__iter__") else turns,
     mistakes={
         "A tool's result is not a turn of the model: count only the later messages whose role is assistant.":
             lambda roles, reward, discount: _credited(roles, reward, discount, ("assistant", "tool")),

@@ -51,7 +51,7 @@ def _summed_runs(row: tuple[int, ...]) -> tuple[int, ...]:
 SLIDE = Exercise(
     right=lambda row: slide_row(row)[0],
     cases=lambda: [(row,) for row in ROWS],
-    observe=lambda function, inputs: tuple(function(*inputs)),
+    observe=lambda function, inputs: tuple(row) if hasattr(row := function(*inputs), "__iter__") else row,
     mistakes={
         "A tile made by a merge must not merge again in the same move: (2, 2, 4, 0) gives (4, 4, 0, 0).": _cascading,
         "Tiles merge across gaps too: slide first, then merge. (0, 2, 0, 2) gives (4, 0, 0, 0).": _adjacent_only,
@@ -136,10 +136,13 @@ def _unpaired(before: list[int], after: list[int]) -> float:
 RISE = Exercise(
     right=lambda before, after: _interval(d := _paired(before, after), stdev(d) / len(d) ** 0.5),
     cases=_results,
-    observe=lambda function, inputs: list(function(*inputs)),
+    observe=lambda function, inputs: list(ends) if hasattr(ends := function(*inputs), "__iter__") else ends,
     mistakes={
         "These games are paired: each seed was played twice. Take the difference game by game, then its deviation.":
             lambda before, after: _interval(_paired(before, after), _unpaired(before, after)),
+        "Adding p (1 - p) / n of both shares ignores the pairs. Take the difference game by game, then its deviation.":
+            lambda before, after: _interval(
+                _paired(before, after), ((pstdev(before) ** 2 + pstdev(after) ** 2) / len(before)) ** 0.5),
         "Divide the standard deviation by the square root of the number of games: the interval is that of the mean.":
             lambda before, after: _interval(d := _paired(before, after), stdev(d)),
         "You divide by the number of games. Divide by its square root.":

@@ -11,7 +11,7 @@ from copy import deepcopy
 from itertools import product
 from statistics import fmean
 from threading import get_ident
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 from zlib import crc32
@@ -73,7 +73,9 @@ def _names(code: CodeType) -> set[str]:
 
 
 def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
-    """Copy a function of `module` with the collections and functions that it names, its defaults and its closure.
+    """Copy a function, method or object of `module` with its state.
+
+    The state of a function: the collections, functions and objects that it names, its attributes, defaults and closure.
 
     copies: those made so far, by the id of the original. Other values are returned as they are.
     """
@@ -86,6 +88,7 @@ def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
         cells = [CellType() for _ in value.__closure__ or ()]
         copy = FunctionType(value.__code__, names, value.__name__, deepcopy(value.__defaults__), tuple(cells))
         copy.__kwdefaults__ = deepcopy(value.__kwdefaults__)
+        copy.__dict__.update(deepcopy(value.__dict__))
         copies[id(value)] = copy  # before its closure is copied, which may contain the function itself
         for cell, original in zip(cells, value.__closure__ or (), strict=True):
             with suppress(ValueError):  # an empty cell
@@ -93,6 +96,10 @@ def _with_copied_state(value: Any, module: str, copies: dict[int, Any]) -> Any:
         for name in _names(value.__code__):
             if name in names:
                 names[name] = _with_copied_state(names[name], module, copies)
+    elif isinstance(value, MethodType) and value.__func__.__module__ == module:
+        copies[id(value)] = MethodType(value.__func__, _with_copied_state(value.__self__, module, copies))
+    elif type(value).__module__ == module:  # an object of the learner's own class
+        copies[id(value)] = deepcopy(value)
     return copies.get(id(value), value)
 
 

@@ -185,7 +185,7 @@ def won_with(criterion: Criterion) -> list[float]:
 
 def _wrong_criterion(criterion: Criterion) -> str | None:
     score = criterion(*CRITERION.inputs()[0])
-    if not is_number(score) or not 0 <= score <= 1:
+    if not (is_number(score) or isinstance(score, bool)) or not 0 <= score <= 1:
         return f"Expected a number from 0 to 1, got {score!r}."
     yours = won_with(criterion)
     if draws():

@@ -110,7 +110,7 @@ def _why_not_enough(answer: Callable[[Callable[[int], float]], int]) -> str | No
         seconds = _seconds_by_samplers(kind)
         number, right = answer(seconds), _enough(seconds)
         if not is_number(number, Integral) or not 1 <= number <= MAX_SAMPLERS:
-            return f"Expected a number of samplers from 1 to {MAX_SAMPLERS}, got {number!r}."
+            return f"Expected a number of samplers from 1 to {MAX_SAMPLERS}, a whole number, got {number!r}."
         if number == right:
             continue
         slower = seconds(number) / seconds(MAX_SAMPLERS)
@@ -194,7 +194,7 @@ def trained_on(age: int, steps: int) -> StaleRun:
 def _why_not_hidden(hiding_age: Callable[[], int]) -> str | None:
     age = hiding_age()
     if not is_number(age, Integral) or not 0 <= age < STEPS:
-        return f"Expected an age from 0 to {STEPS - 1} steps, got {age!r}."
+        return f"Expected an age, a whole number from 0 to {STEPS - 1} steps, got {age!r}."
     yours, fresh = trained_on(age, STEPS), trained_on(0, STEPS)
     runs = {
         f"age {age}: the final policy wins {yours.after:.0%}": yours,

@@ -48,7 +48,7 @@ def _half_empty_lines(board: Board) -> list[str]:
 FORKS = Exercise(
     right=_forks,
     cases=lambda: [(board,) for board in BOARDS],
-    observe=lambda function, inputs: sorted(function(*inputs)),  # in any order
+    observe=lambda function, inputs: sorted(found) if hasattr(found := function(*inputs), "__iter__") else found,
     mistakes={
         "One threat is not a fork: it can be blocked. Count the lines that could be completed next.": lambda b: _forks(b, 1),
         "Use the side to move, `to_move(board)`, not its opponent.": lambda b: _forks(b, for_other=True),

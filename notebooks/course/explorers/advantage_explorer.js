@@ -1,4 +1,4 @@
-// AdvantageExplorer in the browser: one column per trajectory; its reward to drag, and beneath it three advantages.
+// AdvantageExplorer in the browser: one column per trajectory, with a draggable reward and three advantages below it.
 
 const [SMALLEST, LARGEST, LIMIT, STD_FLOOR] = [2, 16, 10, 1e-4];
 const [GUTTER, TOP, BASE, ROW] = [132, 22, 222, 74];

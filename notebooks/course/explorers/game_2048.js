@@ -1,4 +1,4 @@
-// 2048 in the browser, as environments/game_2048 has it: the same seeds give the same tiles. A board is an array of 16 tiles.
+// 2048 in the browser, with the rules of environments/game_2048: the same seeds give the same tiles. A board is an array of 16 tiles.
 
 /** Python's `random.Random(seed).random`, for a whole number below 2**32 (Mersenne twister, MT19937). */
 function pythonRandom(seed) {
@@ -95,7 +95,7 @@ const RULES_2048 = {
   refuse: () => null,
   /** Return why the game is over on this board, or null. */
   over(board, winning) {
-    if (Math.max(...board) >= winning) return `The game is won: a tile has ${winning}.`;
+    if (Math.max(...board) >= winning) return `The game is won: a tile has reached ${winning}.`;
     return legalMoves(board).length ? null : "The game is over: no move is left.";
   },
   render: (board) => [0, 4, 8, 12].map((i) => board.slice(i, i + 4).map((tile) => tile || ".").join(" ")).join("\n"),

@@ -1,15 +1,15 @@
-// A thing to drag in a drawing, by pointer and by keys: a focusable SVG group that says its value (role slider).
-// It stands before common.js in the modules of the explorers. Its values have two decimals, so that 0.1 stays 0.1.
+// A draggable handle in an SVG, for pointer and keyboard: a focusable group that announces its value (role slider).
+// It precedes common.js in the explorers' modules. Values are rounded to two decimals, so that 0.1 stays 0.1.
 
 const KEY_STEPS = { ArrowUp: 1, ArrowRight: 1, ArrowDown: -1, ArrowLeft: -1 };
 
 /**
  * label; vertical; step and leap (with Shift) of the arrow keys; range() -> [lowest, highest]; get() -> value;
- * set(value) while it moves; done() when it rests; valueAt(event) -> the value under the pointer; shapes: what is seen.
+ * set(value) during a move; done() at its end; valueAt(event) -> the value under the pointer; shapes: the visible elements.
  * Returns the node and say(text), which tells assistive technology the value.
  */
 function handle({ label, vertical = false, step, leap, range, get, set, done, valueAt, shapes }) {
-  let grip = null; // value under the pointer less the handle's own, so that it does not jump when it is taken
+  let grip = null; // the pointer's offset from the handle's value, so that the handle does not jump when it is grabbed
   const put = (value) => {
     const [lo, hi] = range();
     set(Math.min(hi, Math.max(lo, Math.round(value * 100) / 100)));
@@ -23,7 +23,7 @@ function handle({ label, vertical = false, step, leap, range, get, set, done, va
   const node = s("g", {
     class: "an-handle", tabindex: 0, role: "slider", "aria-label": label,
     "aria-orientation": vertical ? "vertical" : "horizontal",
-    ontouchstart: (event) => event.preventDefault(), // a finger drags and does not scroll; CSS cannot say so inside an SVG
+    ontouchstart: (event) => event.preventDefault(), // drag, do not scroll; touch-action has no effect in an SVG
     onpointerdown: (event) => {
       if (event.button !== 0) return;
       event.preventDefault();

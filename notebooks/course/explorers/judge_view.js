@@ -92,12 +92,12 @@ function render({ model, el }) {
     sorter.box.value = by;
     root.dataset.group = at;
     const own = model.get("mine")[at];
-    const share = ([same, pairs]) => (pairs ? `${fmt(same)} of ${pairs} pairs` : "no pairs to order");
-    if (by !== "mine") facts.textContent = `judge and truth: ${share(alike(scores, truths))} alike`;
+    const share = ([same, pairs]) => (pairs ? `${fmt(same)} of ${pairs} pairs alike` : "no pairs to compare");
+    if (by !== "mine") facts.textContent = `judge and truth: ${share(alike(scores, truths))}`;
     else if (!own) facts.textContent = "Drag the best to the top.";
     else {
       const mine = own.map((_, i) => -own.indexOf(i));
-      facts.textContent = `you and the truth: ${share(alike(mine, truths))} alike; you and the judge: ${share(alike(mine, scores))}`;
+      facts.textContent = `you and the truth: ${share(alike(mine, truths))}; you and the judge: ${share(alike(mine, scores))}`;
     }
     conversation.textContent = chosen == null ? "Select a trajectory to read it." : `${groups[at][chosen].text}`;
     caption.textContent = chosen != null && by !== "mine" ? `Trajectory ${chosen}, the judge: ${groups[at][chosen].reason}`

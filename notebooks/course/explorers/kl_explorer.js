@@ -221,7 +221,7 @@ function render({ model, el }) {
   function explain(i) {
     const now = i == null ? null : state();
     detail.textContent = i == null
-      ? `${n === 1 ? "Histograms: one sample of the policy, exactly." : `Histograms and std: the mean of ${n} samples, ${fmt(REPEATS)} times.`} ` +
+      ? `${n === 1 ? "Histograms: the exact distribution for one sample." : `Histograms and std: the mean of ${n} samples, repeated ${fmt(REPEATS)} times.`} ` +
         "Dashed: the true KL(policy, reference). Orange: estimates below zero."
       : [`Token ${NAMES[i]}`, `policy ${fmt(now.p[i])}`, `reference ${fmt(now.q[i])}`,
         ...Object.entries(ESTIMATORS).map(([name, [, of]]) => `${name} ${digits(of(now.logRatios[i]))}`)].join("  ·  ");
@@ -231,7 +231,7 @@ function render({ model, el }) {
     if (event.button) return;
     event.preventDefault();
     handle.focus();
-    // Taken by the peak, it moves from where it is; elsewhere on the axis, it comes to the pointer.
+    // A drag of the handle keeps its offset from the pointer; a press elsewhere moves the peak to the pointer.
     grip = handle.contains(event.target) ? placeOf(event) - REFERENCE.centre - model.get("shift") : 0;
     plot.setPointerCapture(event.pointerId);
     root.classList.add("an-dragging");

@@ -1,5 +1,5 @@
 // PolicyExplorer in the browser: a trained policy, step by step, on a board that the reader edits or plays on.
-// qwen3.js computes, game_2048.js and tic_tac_toe.js know the rules. Weights come from files beside the page or from the kernel.
+// qwen3.js runs the model; game_2048.js and tic_tac_toe.js have the rules. Weights come from files beside the page or from the kernel.
 
 const GAMES = { 2048: RULES_2048, tic_tac_toe: RULES_TIC_TAC_TOE };
 const OTHER = "other text"; // every token that is not an answer
@@ -7,10 +7,11 @@ const FIRST_SEED = 2_000_000; // of the test games
 const SPARK = { width: 132, height: 26, pad: 5 };
 const ENDS = {
   won: (tile) => `won: it reached ${tile}`, stuck: () => "over: no move is left", illegal: () => "over: an illegal answer",
-  malformed: () => "over: its answer was no move",
+  malformed: () => "over: its answer was not a move",
 };
 const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
-const percent = (p) => (p > 0 && p < 0.0005 ? "<0.1%" : p > 0.9995 && p < 1 ? ">99.9%" : `${(100 * p).toFixed(p < 0.0995 ? 1 : 0)}%`);
+const percent = (p) => (p > 0 && p < 0.0005 ? "<0.1%" : p >= 0.9995 && p < 1 ? ">99.9%" :
+  `${(100 * p).toFixed(p < 0.0995 || (p >= 0.995 && p < 1) ? 1 : 0)}%`);
 const rest = (ms) => new Promise((done) => { setTimeout(done, ms); });
 
 /** Read a file beside the page, by fetch or, where the page is a file itself, as a script. progress(bytes read so far). */
@@ -52,7 +53,7 @@ function greedyAnswer(logits, ids, answers) {
   return answers[ids.indexOf(best)] ?? OTHER;
 }
 
-/** The policy after each step whose weights have come. read(step, progress): its bytes. */
+/** The policy at each step whose weights have been added. */
 class Policies {
   constructor({ config, tokenizer, scale, steps }, answers, render) {
     Object.assign(this, { config, scale, steps, answers, render, models: new Map() });
@@ -148,7 +149,7 @@ function render({ model, el }) {
   const ticks = h("div", { class: "an-ticks", "aria-hidden": "true" }, ...steps.map((step, i) => h("button", { type: "button", tabindex: -1, onclick: () => goTo(i) }, String(step))));
   const facts = h("p", { class: "an-facts" });
   const bar = h("progress", { max: 1, value: 0, "aria-label": "Weights loaded" });
-  const status = h("p", { class: "an-loading", role: "status" }, bar, h("span", {}, "The weights are loaded when you get here."));
+  const status = h("p", { class: "an-loading", role: "status" }, bar, h("span", {}, "The weights load when this view is on screen."));
   const compared = select("Compared with step", steps.map((step, i) => [String(i), String(step)]), (value) => { against = Number(value); draw(); });
 
   // Board and answers
@@ -186,7 +187,7 @@ function render({ model, el }) {
   drawAxis();
   draw();
 
-  /** Load the base model, then the last step, then all others; the reader begins with the first. */
+  /** Load the base model, then the last step, then all others; the slider starts at the base model. */
   async function load() {
     const current = ++attempt;
     bar.hidden = false;
@@ -252,7 +253,7 @@ function render({ model, el }) {
   }
 
   function change(i, by) {
-    if (playing.takes?.(i)) return;
+    if (playing.takes?.(i, by)) return;
     playing.stop();
     const marks = rules.marks(winning);
     const next = by == null ? 0 : Math.max(0, marks.indexOf(board[i]) + by) % marks.length;
@@ -267,7 +268,7 @@ function render({ model, el }) {
     playing.restart();
   }
 
-  /** Compute the chosen step now and the others in pauses, unless another board has come. */
+  /** Compute the chosen step now and the others between other tasks, until the board changes. */
   function refresh() {
     const current = ++job;
     for (const step of playing.isFast() ? [] : [steps[at], steps[against]]) compute(step);
@@ -303,7 +304,7 @@ function render({ model, el }) {
     cells.draw(board, isGrid && now ? now.slice(0, 9) : null, playing.wrong?.());
     reset.disabled = positions.box.value === chosen;
     own.textContent = `Model (step ${step})`;
-    legend.textContent = `Bar and large dot: step ${step}. ${at === against ? "" : `Tick across the bar and dot of its colour: step ${steps[against]}, the compared step. `}The points of a curve are the steps ${steps.join(", ")}, at equal distances.`;
+    legend.textContent = `Bar and large dot: step ${step}. ${at === against ? "" : `Tick across the bar and dot of its colour: step ${steps[against]}, the compared step. `}The points of each curve are the steps ${steps.join(", ")}, equally spaced.`;
     arrows.forEach((arrow, i) => {
       arrow.style.setProperty("--share", now ? now[i] : 0);
       arrow.classList.toggle("an-illegal", !over && !legal.includes(MOVES[i]));
@@ -387,7 +388,7 @@ function render({ model, el }) {
       button("Play 10 games", () => { if (fast) { stopGames(); return; } stop(); seed = FIRST_SEED; tally = { step: steps[at], temperature, games: 0, mine: 0, theirs: 0, illegal: 0 }; nextGame(); run(() => nextGame(), true); }),
     ];
     const box = h("section", { class: "an-play", "aria-label": "Play" },
-      h("p", { class: "an-title" }, "Let it play, beside a rule without a model"),
+      h("p", { class: "an-title" }, "Let it play alongside a fixed rule"),
       h("p", { class: "an-muted" }, "The corner rule takes the first legal move of down, left, right, up. Both sides get the same new tiles."),
       h("div", { class: "an-controls" }, ...buttons, ...dial()),
       h("div", { class: "an-sides" }, h("div", {}, own, left.box, mine), h("div", {}, h("strong", {}, "Corner rule"), right.box, theirs)), score);
@@ -421,7 +422,7 @@ function render({ model, el }) {
       show();
       if (board !== game.board) setBoard(game.board);
     }
-    /** The reader's move. Both sides go on from the board that it makes. */
+    /** The reader's move. Both sides continue from the resulting board. */
     function byHand(move) {
       if (noAnswer() || !legalMoves(board).includes(move)) return;
       stop();
@@ -470,17 +471,15 @@ function render({ model, el }) {
       refresh();
     }
     start(board);
-    return { box, stop, stopGames, byHand, restart: () => start(board), isOn: () => busy, isFast: () => fast, ready: () => buttons.forEach((each) => { each.disabled = false; }) };
+    return { box, stop, stopGames, byHand, restart: () => start(board), isFast: () => fast, ready: () => buttons.forEach((each) => { each.disabled = false; }) };
   }
 
-  /** The reader against any step, and any step against the rules. */
+  /** The reader against any step, and any step against the players without a model. */
   function playTicTacToe() {
     let [side, over, random] = [null, "", pythonRandom(FIRST_SEED)];
     let [said, wrong, matching] = ["", null, null]; // the line below the board; the taken square it answered; the button of the match
     const choices = [["", "set up the board"], ["x", "play ✕ against it"], ["o", "play ◯ against it"], ["both", "watch it play itself"]];
-    const mode = select("A click on a square:", choices, (value) => { side = value || null; if (side) newGame(); else { stop(); over = ""; tell(""); } });
-    mode.field.querySelector("span").textContent = "You";
-    mode.box.setAttribute("aria-label", "You");
+    const mode = select("You", choices, (value) => { side = value || null; if (side) newGame(); else { stop(); over = ""; tell(""); } });
     const score = h("p", { class: "an-score", role: "status" });
     const button = (label, onclick) => h("button", { type: "button", disabled: true, onclick }, label);
     const labelOf = (name) => `40 games against the ${name} player`;
@@ -489,7 +488,7 @@ function render({ model, el }) {
     const controls = [h("div", { class: "an-controls" }, mode.field, buttons[0], ...dial())];
     const box = h("section", { class: "an-play", "aria-label": "Play" },
       h("p", { class: "an-title" }, "Let it play 40 games"),
-      h("p", { class: "an-muted" }, "Each game begins after two random moves, one a side, from which neither side can force a win. The model has ✕ and ◯ in turn, at the temperature set above."),
+      h("p", { class: "an-muted" }, "Each game starts after two random moves, one per side, from which neither side can force a win. The model alternates between ✕ and ◯, at the temperature set above."),
       h("div", { class: "an-controls" }, ...matches), score);
 
     function newGame() {
@@ -523,11 +522,12 @@ function render({ model, el }) {
         tell("It is choosing a square.");
         await rest(350);
         if (busy !== mark) return;
+        if (!isReady()) { stop(); tell("The weights are still being loaded."); return; }
         const square = policies.answer(steps[at], board, temperature, random);
         if (!freeSquares(board).includes(square)) {
           over = "illegal";
           stop();
-          tell(`It answered ${square === OTHER ? "something that is no square" : `square ${square}, which is taken`}: it loses.`, SQUARES.indexOf(square));
+          tell(`It answered ${square === OTHER ? "something other than a square" : `square ${square}, which is taken`}: it loses.`, SQUARES.indexOf(square));
           return;
         }
         setBoard(afterSquare(board, square));
@@ -540,6 +540,7 @@ function render({ model, el }) {
     async function match(name) {
       stop();
       if (!isReady()) return;
+      if (side && !over && toMove(board) !== side) tell("The game was stopped. Start a new one.");
       const [mark, step] = [busy = {}, steps[at]];
       matching = name;
       matches[Object.keys(PLAYERS).indexOf(name)].textContent = "Stop";
@@ -576,9 +577,9 @@ function render({ model, el }) {
         buttons.forEach((each) => { each.disabled = false; });
         if (side && !busy && !over) turn();
       },
-      takes(i) {
+      takes(i, by) {
         if (!side || side === "both") return Boolean(side);
-        if (!over && !busy && isReady() && toMove(board) === side && board[i] === ".") {
+        if (by === 1 && !over && !busy && isReady() && toMove(board) === side && board[i] === ".") {
           setBoard(afterSquare(board, SQUARES[i]));
           turn();
         }
@@ -602,7 +603,7 @@ function render({ model, el }) {
     start();
   }, { rootMargin: "300px" });
   seen.observe(root);
-  // Firefox and WebKit keep a page that the reader leaves, but not its downloads: on the way back they begin again.
+  // Firefox and WebKit keep a page in the back/forward cache but abort its downloads: restart them on return.
   const back = (event) => { if (event.persisted && attempt && !status.hidden) start(); };
   addEventListener("pageshow", back);
   return () => { attempt++; job++; removeEventListener("pageshow", back); seen.disconnect(); playing.stop(); view.stop(); };

@@ -1,6 +1,6 @@
 // A Qwen3 language model in the browser: safetensors, LoRA adapters, a byte-fallback BPE tokenizer, and the next token's logits.
 // Plain typed arrays, on the page's own thread. It knows nothing about games, pages or servers.
-// It stands before the modules that use it (see `module` in art_nb/widgets/view.py), so it exports nothing.
+// It is concatenated before the module that uses it (see `script` in course/policy_files.py), so it exports nothing.
 
 /** Half-precision numbers by their 16 bits. */
 let halves = null;
@@ -61,7 +61,7 @@ function mergeAdapter(weights, adapter, scale) {
 /** a: rank x inputs, b: outputs x rank, w: outputs x inputs. */
 const rankOf = (a, b, w) => Math.round(Math.sqrt((a.length * b.length) / w.length));
 
-/** A byte-fallback BPE tokenizer. vocab: token -> id; merges: pairs, best first; pattern: what pieces of a text look like. */
+/** A byte-fallback BPE tokenizer. vocab: token -> id; merges: pairs, best first; pattern: matches the pieces that are encoded separately. */
 class Tokenizer {
   constructor({ vocab, merges, pattern }) {
     this.ids = new Map(Object.entries(vocab));
@@ -70,7 +70,7 @@ class Tokenizer {
     this.pattern = new RegExp(pattern, "gu");
   }
 
-  /** Return the ids of a text without control tokens: what looks like one is text. */
+  /** Return the ids of a text. Control tokens that it spells out are encoded as plain text. */
   encode(text) {
     const pieces = [];
     let end = 0;
@@ -105,8 +105,8 @@ class Tokenizer {
 }
 
 /**
- * out[t][o] = x[t] . w[o] for `count` rows. Four rows by two outputs at a time, so that each loaded number is used often: x and
- * out have PADDING rows more, whose numbers mean nothing.
+ * out[t][o] = x[t] . w[o] for `count` rows. Four rows by two outputs at a time, so that each loaded number is reused: x and
+ * out have PADDING extra rows with meaningless contents.
  */
 const PADDING = 3;
 function project(out, x, w, count, inputs) {
@@ -139,7 +139,7 @@ function normalise(to, from, gain, count, size, epsilon) {
   }
 }
 
-/** A Qwen3 decoder with tied embeddings. config: as of transformers' config.json. Keeps keys and values of the last prompt. */
+/** A Qwen3 decoder with tied embeddings. config: as in transformers' config.json. Keeps keys and values of the last prompt. */
 class Qwen3 {
   constructor(config, weights) {
     const { num_hidden_layers: layers, num_key_value_heads: groups, head_dim: dim, rope_parameters: { rope_theta: theta } } = config;
@@ -186,7 +186,7 @@ class Qwen3 {
     }
   }
 
-  /** Return the logits (V) of the token after `ids`. Positions that begin as the last call's are not computed again. */
+  /** Return the logits (V) of the token after `ids`. The prefix shared with the last call is not recomputed. */
   logits(ids) {
     const { hidden_size: size, num_key_value_heads: groups, head_dim: dim, num_attention_heads: heads, rms_norm_eps: epsilon } = this.config;
     if (ids.length > this.longest) throw new RangeError(`the prompt has ${ids.length} tokens; at most ${this.longest} fit`);

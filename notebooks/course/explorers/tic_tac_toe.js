@@ -1,4 +1,4 @@
-// Tic-tac-toe in the browser, as environments/tic_tac_toe has it. A board is an array of nine: "x", "o" or ".".
+// Tic-tac-toe in the browser, with the rules of environments/tic_tac_toe. A board is an array of nine: "x", "o" or ".".
 
 const SQUARES = [..."123456789"];
 const LINES = [[0, 1, 2], [3, 4, 5], [6, 7, 8], [0, 3, 6], [1, 4, 7], [2, 5, 8], [0, 4, 8], [2, 4, 6]];
@@ -51,7 +51,7 @@ const RULES_TIC_TAC_TOE = {
     return `${countOf(board, "x")} ✕ and ${countOf(board, "o")} ◯ can't come from a game: ✕ begins, and the sides take turns.`;
   },
   over(board) {
-    if (winnerOf(board)) return `${this.show(winnerOf(board))} has three in a line.`;
+    if (winnerOf(board)) return `${this.show(winnerOf(board))} has three in a row.`;
     return freeSquares(board).length ? null : "A draw: the board is full.";
   },
   render: (board) => `${toMove(board)} to move\n${[0, 3, 6].map((i) => board.slice(i, i + 3).join(" ")).join("\n")}`,

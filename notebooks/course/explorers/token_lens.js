@@ -1,4 +1,4 @@
-// TokenLens in the browser: the tokens as chips, one line of numbers for the token in hand, and a table that sorts.
+// TokenLens in the browser: the tokens as chips, a line of numbers for the selected token, and a sortable table.
 
 const ROW = 24;
 const COLOURED = ["logprob", "ratio", "KL", "advantage"];
@@ -12,10 +12,10 @@ function cell(name, value) {
   return value != null && Math.abs(value) < 1000 && Math.abs(value) >= 1e-3 ? fixed(value, 3) : fmt(value);
 }
 
-/** How a quantity becomes a colour: value -> [variable, strength 0 to 1], with the words at the ends of its scale. */
+/** Return a quantity's colour scale. of: value -> [CSS variable, strength 0 to 1]; ends: the labels of its ends. */
 function palette(name, values) {
   const known = values.filter((value) => value != null);
-  if (name === "logprob") return { ramp: "one", ends: ["sure (0)", "surprising (−4 and less)"], of: (x) => ["--an-surprise", -x / 4] };
+  if (name === "logprob") return { ramp: "one", ends: ["sure (0)", "surprising (−4 or less)"], of: (x) => ["--an-surprise", -x / 4] };
   if (name === "KL") {
     const most = extent(known)[1];
     return { ramp: "one", ends: ["0", fmt(most)], of: (x) => ["--an-surprise", x / most] };
@@ -108,7 +108,7 @@ function render({ model, el }) {
     for (const { head, value } of facts) value.textContent = head === "token" ? `${visible(tokens[i])}  (${i})` : cell(head, columns[head][i]);
   }
 
-  /** Take token i in hand: its chip, its row and its numbers. */
+  /** Select token i: its chip, its row and its numbers. */
   function choose(i) {
     chips[at].tabIndex = -1;
     chips[at].classList.remove("an-on");
