@@ -4,7 +4,7 @@
 the course's nano model on games that workers play for a server, over HTTP, until this number of
 processes have been killed and restarted; then another server trains for as many steps undisturbed.
 
-`lost` and `doubled`: episodes that a step has too few of or too many; `different`: steps whose tokens, rewards or
+`lost` and `doubled`: episodes that are too few or too many in a step; `different`: steps whose tokens, rewards or
 advantages differ from the undisturbed run, and rows of metrics; `adapter_equal`: whether the last adapters are equal byte
 for byte, and the killed run's adapter gives the same answer when loaded in another process. `killed`: counts by process
 and phase of the run; `leased_again`: how often an episode was leased again.

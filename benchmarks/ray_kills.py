@@ -4,7 +4,7 @@
 extra `ray`). A run trains the nano model on 2048 up to the 128 tile, with two samplers and a learner,
 until this number of actors have been killed; then another run takes as many steps undisturbed.
 
-`lost` and `doubled`: episodes that a step has too few of or too many, and rows of metrics; `different`: steps whose
+`lost` and `doubled`: episodes and rows of metrics that are too few or too many in a step; `different`: steps whose
 tokens differ from the undisturbed run (rounding depends on the batches of the two samplers and can change a sample and
 all that follows). `won` and `quiet_won`: percentage of 200 test games won; `low` and `high`: the 95% interval of their
 difference, paired by game; `within`: whether it contains 0. `killed`: counts by actor and phase of the run. `ratio`: won

@@ -7,7 +7,8 @@ all samples), in percent of 200 test games: `untrained_t1` and `trained_t1` at t
 rise of the trained over the untrained policy, each at its best, with a 95% interval, the same over the rule, the training
 games won at each step, and the seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`.
 
-The settings are the notebook's. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
+The settings are the notebook's. `--split val` takes 200 further validation games in place of the test games, to choose
+settings. Each field of `TrainingRecipe` is an option, for example `--board-value 0`, which leaves out
 the baseline. `python -m benchmarks.rise > data/results/rise_2048.jsonl` writes the results that notebook 02 shows. With
 `--trained-share 1` they belong in rise_2048_all_moves.jsonl. In both files an answer is one token. The
 older runs of rise_2048_settings.jsonl, all with `--trained-share 1`, also sampled the end token of each answer; they

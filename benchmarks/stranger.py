@@ -108,8 +108,8 @@ def measure(seconds: float) -> dict:
                 answered, failed = answered + more, failed + fewer
                 established = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
                 held = max(held, len(established))
-            stranger.stop()
             took = time.perf_counter() - began
+            stranger.stop()
             return {
                 "slowdown": alone / seconds / (max(answered, 1) / took), "failed": failed, "held": held, "files": FILES,
                 "cpu_s": sum(process.cpu_times()[:2]) - cpu, "logged_bytes": log.stat().st_size - logged,

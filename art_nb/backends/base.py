@@ -232,7 +232,8 @@ class FileBackend(ABC, Generic[M, R]):
             from_project: None: the model's own. not_after_step: ignore later checkpoints. optimizer: also copy its state.
             from_s3_bucket, prefix: ART's storage, not available here: any value but None raises ValueError.
 
-        Raises: as `training.fork_checkpoint`, but ValueError from a server; ValueError if a loaded model's adapter differs.
+        Raises: as `training.fork_checkpoint`, but ValueError from a server; ValueError if a loaded model's adapter differs;
+            RuntimeError if another process has `model` loaded.
         """
         if from_s3_bucket is not None or prefix is not None:
             raise ValueError("from_s3_bucket, prefix: S3 is not supported; copy the model's folder to the backend's path")

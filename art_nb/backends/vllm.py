@@ -205,10 +205,11 @@ class VllmBackend(LocalBackend):
 
     async def close(self) -> None:
         """As `LocalBackend`; also close the connections to the server."""
-        decoders = [loaded.sampler.decoder for loaded in self.models.values()]
+        # Not the decoders: they hold their models, whose memory `close` releases.
+        connections = [cast(VllmDecoder, loaded.sampler.decoder).server.connection for loaded in self.models.values()]
         await super().close()
-        for decoder in decoders:
-            await cast(VllmDecoder, decoder).server.connection.close()
+        for connection in connections:
+            await connection.close()
 
     async def _prepare_backend_for_training(
         self, model: TrainableModel, config: dict[str, Any] | None = None

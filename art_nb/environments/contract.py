@@ -247,7 +247,12 @@ async def _play(
         raise BrokenEnvironment(f"{episode.name}.plain_tool is {plain!r}: expected the name of a tool with one parameter.")
     rewards, before = [], await episode.progress() if turn_rewards else 0.0
     conversation: History = trajectory
-    for _ in range(max_turns):
+    observation = ""
+    for turn in range(max_turns):
+        if prompt and turn:
+            seen = observation if observation == episode.state else f"{observation}\n{episode.state}"  # after an error both
+            conversation = History(messages_and_choices=_followed_by(prompt, seen))
+            trajectory.additional_histories.append(conversation)
         completion = await client.chat.completions.create(messages=conversation.messages(), **request)
         choice, answers = completion.choices[0], conversation.messages_and_choices
         answers.append(choice)
@@ -263,10 +268,6 @@ async def _play(
         ended = not (choice.message.tool_calls or has_text)
         if ended or await episode.read("over", False):
             break
-        if prompt:
-            seen = observation if observation == episode.state else f"{observation}\n{episode.state}"  # after an error both
-            conversation = History(messages_and_choices=_followed_by(prompt, seen))
-            trajectory.additional_histories.append(conversation)
     turns = len(trajectory.all_choices())
     trajectory.metrics |= {"turns": turns, "out_of_turns": not ended and not await episode.read("over", False)}
     return rewards

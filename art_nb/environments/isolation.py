@@ -93,7 +93,7 @@ class IsolatedCalls:
 
 
 def _would_end_the_program(what: str, error: BaseException) -> BrokenEnvironment:
-    return BrokenEnvironment(f"{what} raised {type(error).__name__}, which would end the program.")
+    return BrokenEnvironment(f"{what} raised {type(error).__name__}, which would end the program or cancel the rollout.")
 
 
 async def _awaited(what: str, coroutine: Coroutine[Any, Any, Any]) -> Any:

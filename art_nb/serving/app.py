@@ -112,6 +112,7 @@ def serve(options: Sequence[str]) -> int:
     """Run `art-nb serve` until it is interrupted; return its exit code."""
     try:
         settings = Settings(_cli_parse_args=repeat_options(options))
+        settings.path.mkdir(mode=0o700, parents=True, exist_ok=True)  # only this user may enter it
         lock = lock_folder(settings.path)  # before a token is created: of two servers that start at once, one fails here
         token, created = load_token(settings.path, settings.token.get_secret_value() if settings.token else None)
     except RuntimeError as error:

@@ -353,8 +353,8 @@ function render({ model, el }) {
     h("div", { class: "an-side" },
       h("div", { class: "an-filters" }, stepBox.field, groupBox.field, sortBox.field,
         h("div", { class: "an-field" }, h("span", {}, "Reward"), h("span", { class: "an-bounds" },
-          bound("min", "lowest reward", Math.min(...index.flatMap((row) => row.reward ?? []))), "to",
-          bound("max", "highest reward", Math.max(...index.flatMap((row) => row.reward ?? [])))))),
+          bound("min", "lowest reward", index.reduce((low, row) => Math.min(low, row.reward ?? Infinity), Infinity)), "to",
+          bound("max", "highest reward", index.reduce((high, row) => Math.max(high, row.reward ?? -Infinity), -Infinity))))),
       kindBox, count, listBox),
     main);
 

@@ -5,6 +5,8 @@ import importlib.util
 import json
 import math
 import shutil
+import subprocess
+import sys
 from contextlib import nullcontext
 from functools import lru_cache
 
@@ -22,6 +24,7 @@ import art_nb as art
 from art_nb.backends.ray import remote_policy_store
 from art_nb.inference.policies import MultiLoraModel
 from art_nb.inference.sampler import Sampler
+from art_nb.storage import checkpoints
 from art_nb.training import policy as policy_module
 from art_nb.training import policy_store, sampling_models
 from art_nb.training.learner import Learner
@@ -668,7 +671,7 @@ def test_a_fork_without_the_optimizer_starts_with_new_moments(base, path):
     assert adapter(path, 2, "n") == adapter(path, 2, "m") and steps == {1.0}
 
 
-def test_fork_from_an_earlier_checkpoint(base, path):
+def test_fork_from_an_earlier_checkpoint(base, path, monkeypatch):
     async def main():
         model = await registered(base, path)
         await model.backend()._delete_checkpoint_files(model, [1])
@@ -689,6 +692,14 @@ def test_fork_from_an_earlier_checkpoint(base, path):
         assert await again.backend().fork(again, "m", "p", not_after_step=1) == 2 == await again.get_step()
         await again.backend().close()
         assert await art.LocalBackend(path=path).fork(again, "m", "p", not_after_step=1) == 2  # before `register`
+        monkeypatch.setattr(checkpoints, "LOCK_S", 0.1)
+        code = f"from pathlib import Path; from art_nb.storage.checkpoints import lock_folder; lock = lock_folder(Path({str(path / 'p/models/z')!r}))"
+        held = [sys.executable, "-c", f"{code}; print(1, flush=True); input()"]
+        with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+            other.stdout.readline()
+            with pytest.raises(RuntimeError, match="another process is using"):
+                await art.LocalBackend(path=path).fork(art.Model(name="z", project="p"), "m", "p")
+            other.kill()
 
     asyncio.run(main())
 

@@ -155,7 +155,7 @@ def test_wrong_options_of_a_backend(tmp_path, options, words):
 def test_wrong_arguments_of_a_model():
     for options, words in (
         ({"monitors": ["wandb"]}, r"monitors contain \['wandb'\]: expected e\.g\. WandbMonitor"),
-        ({"monitors": [art.monitoring.WandbMonitor]}, "monitors contain .*: expected e\.g\. WandbMonitor"),
+        ({"monitors": [art.monitoring.WandbMonitor]}, r"monitors contain .*: expected e\.g\. WandbMonitor"),
     ):
         with pytest.raises(ValueError, match=words):
             art.TrainableModel(name="m", project="p", base_model="b", **options)

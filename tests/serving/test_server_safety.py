@@ -156,9 +156,11 @@ def test_two_servers_do_not_share_a_folder(tmp_path, tiny_base, monkeypatch, cap
 
 
 def test_the_token_is_shown_even_if_the_first_start_fails(tmp_path, tiny_base, capsys):
+    folder = tmp_path / "new" / "server"
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert serve([f"--port={port}", f"--path={tmp_path}", f"--base-models=tiny={tiny_base}"]) == 1
+        assert serve([f"--port={port}", f"--path={folder}", f"--base-models=tiny={tiny_base}"]) == 1
+    assert os.name == "nt" or stat.S_IMODE(folder.stat().st_mode) == 0o700  # nobody else may read what it contains
     shown = capsys.readouterr()
     assert "token (shown only once)" in shown.out and "--port" in shown.err
 

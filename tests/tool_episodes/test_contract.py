@@ -189,6 +189,8 @@ def test_without_history_each_request_is_the_prompt_with_the_newest_observation(
     assert [len(request["messages"]) for request in with_history.requests] == [2, 4, 6, 8, 10]
     assert (trajectory.reward, trajectory.metrics, trajectory.turn_rewards) == (other.reward, other.metrics, other.turn_rewards)
     assert trajectory.metrics["turns"] == 5 and trajectory.turn_rewards == [0, 1, 0, 0, 2]
+    short, client = run(Described, "1", "1", "1", history=False, max_turns=2, **options)
+    assert len(short.histories()) == len(client.requests) == 2 and short.metrics["out_of_turns"]  # no request without an answer
 
 
 def test_turns_without_history_are_trained_on_as_they_were_asked():

@@ -180,7 +180,7 @@ class AirlineDesk(Desk):
         """Put on the form: a passenger's name as the customer says it must be."""
         people = [dict(person) for person in self._found_reservation()["passengers"]]
         if not (wish := self.last_match(RENAMING)):
-            raise RefusedCall("the customer has not said which name to correct")
+            raise RefusedCall("the customer has not said which name must be another")
         _, _, *old, _, _, first, last = wish.split()
         matching = [person for person in people if [person["first_name"], person["last_name"]] == old]
         if not matching:
@@ -228,7 +228,7 @@ def _leg(flight: dict) -> dict:
 
 def _number(text: str) -> int:
     if not re.fullmatch("[0-9]{1,3}", text):
-        raise RefusedCall(f"{quoted(text)} is not a whole number from 0 to 999")
+        raise RefusedCall(f"{quoted(text)} is no number")
     return int(text)
 
 

@@ -36,10 +36,7 @@ class Milestones:
         self.reached |= new
         violations = self.desk.violations[-1]
         earned = 0.0 if violations else sum(SOLVED if name == "solved" else STEP for name in new) or IDLE
-        changed = {(table, key) for state in (before, self.changes) for table, records in state.items() for key in records}
-        wrong_change = any(
-            self.changes[table].get(key) not in (before[table].get(key), self.goal[table].get(key)) for table, key in changed
-        )
+        wrong_change = self.changes not in (before, self.goal)
         unsolved_end = self.desk.over and "solved" not in self.reached
         return earned + HARM * (violations + wrong_change + unsolved_end)
 

@@ -173,7 +173,7 @@ class Mailbox:
         if not match and sort == "relevance":
             sort = "newest"
         values = {
-            "inbox": clean(inbox).casefold(), "match": match, "sender": clean(sender).strip().casefold(),
+            "inbox": clean(inbox).lower(), "match": match, "sender": clean(sender).strip().casefold(),
             "recipient": clean(recipient).strip().casefold(), "after": after, "before": before or "~", "limit": limit,
         }  # fmt: skip
         rows = self._database.execute((_BY_WORDS if match else _WITHOUT_WORDS) + _ORDERS[sort], values)
@@ -186,7 +186,7 @@ class Mailbox:
             "FROM emails e JOIN addresses a ON a.id = e.from_id WHERE e.message_id = :id AND EXISTS "
             "(SELECT 1 FROM deliveries d JOIN addresses i ON i.id = d.inbox_id "
             " WHERE i.address = :inbox AND d.date = e.date AND d.email_id = e.id)",
-            {"id": clean(message_id), "inbox": clean(inbox).casefold()},
+            {"id": clean(message_id), "inbox": clean(inbox).lower()},
         ).fetchone()
         return self._mail(row) if row else None
 
@@ -196,7 +196,7 @@ class Mailbox:
             "SELECT e.id, e.message_id, e.date, a.name, a.address, e.subject, e.body, e.in_reply_to "
             "FROM deliveries d JOIN emails e ON e.id = d.email_id JOIN addresses a ON a.id = e.from_id "
             "WHERE d.inbox_id = (SELECT id FROM addresses WHERE address = ?) ORDER BY d.date, d.email_id",
-            (clean(inbox).casefold(),),
+            (clean(inbox).lower(),),
         )
         return map(self._mail, rows)
 
@@ -267,7 +267,7 @@ def _insert(database: sqlite3.Connection, ids: dict[str, int], named: set[str], 
     database.executemany("INSERT OR IGNORE INTO recipients VALUES (?, ?, ?, ?)", recipients)
     names = [(key, position, name) for position, name in enumerate(mail.attachments)]
     database.executemany("INSERT INTO attachments VALUES (?, ?, ?)", names)
-    held = [(known(address), mail.date, key) for address in mail.inboxes]
+    held = [(known(clean(address).lower()), mail.date, key) for address in mail.inboxes]
     database.executemany("INSERT OR IGNORE INTO deliveries VALUES (?, ?, ?)", held)
     database.execute("INSERT INTO email_text (rowid, subject, body) VALUES (?, ?, ?)", (key, mail.subject, mail.body))
 

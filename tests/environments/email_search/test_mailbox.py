@@ -43,6 +43,14 @@ def letters(draw):
     return mails
 
 
+def test_an_inbox_is_found_in_any_spelling_of_its_address(tmp_path):
+    mail = Mail("m1", "2024-01-01 09:00", PEOPLE[0], (PEOPLE[1],), "gas", "lamp", inboxes=("Ann@A.example", "jo@straße.example"))
+    store.write_mailbox(tmp_path / "box", [mail])
+    mailbox = Mailbox(tmp_path / "box")
+    for inbox in ("Ann@A.example", "ann@a.EXAMPLE", "jo@straße.example", *mailbox.inboxes()):
+        assert [hit.message_id for hit in mailbox.search(inbox, "gas")] == ["m1"] and mailbox.read(inbox, "m1") and [*mailbox.mails(inbox)]
+
+
 def fits(mail: Mail, inbox, keywords, sender, recipient, after, before) -> bool:
     def named(part, who):
         return any(part.lower() in f"{person.name} {person.address}".lower() for person in who)
