@@ -208,7 +208,9 @@ def test_killed_actors_are_replaced_without_changing_the_results(cluster, tiny_b
                 victims.append(learner)
                 assert (await training).step == step + 1
             alive = [await process(actor) for actor in samplers]
-            assert not {p.pid for p in victims} & {p.pid for p in alive} and not any(p.is_running() for p in victims)
+            assert not {p.pid for p in victims} & {p.pid for p in alive}
+            _, running = psutil.wait_procs(victims, timeout=30)  # on a busy machine Ray collects a dead process later
+            assert not running
             history = model.history()
             assert list(history.step) == [1, 2] and set(history.trajectories) == {12}
             assert [len(model.records("train", step)) for step in (1, 2)] == [12, 12]
