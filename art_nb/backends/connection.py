@@ -75,11 +75,12 @@ class Connection:
         """Return the client of the running event loop."""
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
-            local = httpx.URL(self.url).host in ("127.0.0.1", "localhost", "::1")
+            url = httpx.URL(self.url)
+            local = url.host in ("127.0.0.1", "localhost", "::1")
             self._clients[loop] = httpx.AsyncClient(
                 base_url=self.url, headers={"authorization": f"Bearer {self.api_key}"},
                 timeout=httpx.Timeout(READ_TIMEOUT, connect=CONNECT_TIMEOUT), limits=httpx.Limits(max_connections=None),
-                trust_env=not local, verify=httpx.URL(self.url).scheme == "https",
+                trust_env=not local, verify=url.scheme == "https",
             )  # fmt: skip
         return self._clients[loop]
 

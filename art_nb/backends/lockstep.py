@@ -34,7 +34,6 @@ from art_nb.backends.connection import Gone, digest
 from art_nb.backends.errors import StatusError, logged_error, status_of
 from art_nb.inference.bounded import MAX_PROMPTS, BoundedDict
 from art_nb.inference.chat import IGNORED, URL, RequestError
-from art_nb.inference.messages import normalize
 from art_nb.rollouts.gathering import Gathering, cancel, drain_event_loop, outermost
 
 if TYPE_CHECKING:
@@ -98,8 +97,7 @@ class LockstepClient:
     async def create(self, **parameters: Any) -> ChatCompletion:
         """Answer a chat request. Raises: RequestError if rejected, InternalServerError if it fails, others as `send`."""
         key, gathering = next(self._ids), outermost()
-        given = {k: v for k, v in parameters.items() if k not in IGNORED and not isinstance(v, NotGiven | Omit)}
-        request = given | {"messages": normalize(given.get("messages"))}
+        request = {k: v for k, v in parameters.items() if k not in IGNORED and not isinstance(v, NotGiven | Omit)}
         if gathering is not None and gathering not in self._gatherings:
             if not any(other.in_flight for other in self._gatherings):
                 self._occurrences.clear()

@@ -204,8 +204,7 @@ class VllmBackend(LocalBackend):
         self.url, self.api_key, self.patience = url, api_key, patience
 
     async def close(self) -> None:
-        """As `LocalBackend`; also close the connections to the server."""
-        # Not the decoders: they hold their models, whose memory `close` releases.
+        """As `LocalBackend`; also close the connections, which are kept apart from the decoders: those hold their models."""
         connections = [cast(VllmDecoder, loaded.sampler.decoder).server.connection for loaded in self.models.values()]
         await super().close()
         for connection in connections:

@@ -246,8 +246,7 @@ async def _play(
     if plain and len(taken) != 1:
         raise BrokenEnvironment(f"{episode.name}.plain_tool is {plain!r}: expected the name of a tool with one parameter.")
     rewards, before = [], await episode.progress() if turn_rewards else 0.0
-    conversation: History = trajectory
-    observation = ""
+    conversation, observation = cast(History, trajectory), ""
     for turn in range(max_turns):
         if prompt and turn:
             seen = observation if observation == episode.state else f"{observation}\n{episode.state}"  # after an error both

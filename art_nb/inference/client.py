@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from copy import deepcopy
 from functools import lru_cache, partial
@@ -169,6 +169,9 @@ async def create_with_retries(
     create: Create, parameters: dict[str, Any], seconds: float | None, retries: int
 ) -> ChatCompletion | Chunks:
     """Call `create_recorded`. After `seconds` cancel it and retry, up to `retries` times; then raise APITimeoutError."""
+    messages = parameters.get("messages")  # any iterable; a retry and the recording need it again
+    if isinstance(messages, Iterable) and not isinstance(messages, str | Mapping):
+        parameters = {**parameters, "messages": list(messages)}
     while True:
         try:
             async with time_limit(seconds):

@@ -1,7 +1,6 @@
 """Validation of a request's messages: dicts with a known role and text as content."""
 
 import json
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from art_nb.inference.chat import RequestError
@@ -14,10 +13,9 @@ def normalize(messages: Any) -> list[dict]:
 
     Raises: RequestError when there are none, or one is malformed or has an unknown role.
     """
-    listed = list(messages) if isinstance(messages, Iterable) and not isinstance(messages, str | Mapping) else []
-    if not listed:
+    if not isinstance(messages, list | tuple) or not messages:
         raise RequestError(f"messages is {messages!r}: expected a list with at least one message")
-    return [m if _is_normal(m) else _normalize_one(m, f"messages[{i}]") for i, m in enumerate(listed)]
+    return [m if _is_normal(m) else _normalize_one(m, f"messages[{i}]") for i, m in enumerate(messages)]
 
 
 def _is_normal(message: Any) -> bool:

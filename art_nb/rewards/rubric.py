@@ -35,9 +35,11 @@ class Criterion:
             raise ValueError(f"criterion {self.name!r} has weight {self.weight}: expected a finite number above 0.")
 
 
-def weighted(*, accuracy: Measure, efficiency: Measure, completeness: Measure, user_satisfaction: Measure) -> tuple:
-    """Return a criterion for each measure, with the names and weights of WEIGHTS."""
-    return tuple(map(Criterion, WEIGHTS, WEIGHTS.values(), (accuracy, efficiency, completeness, user_satisfaction)))
+def weighted(**measures: Measure) -> tuple[Criterion, ...]:
+    """Return a criterion for each of WEIGHTS, all required; `user_satisfaction=` is "user satisfaction"."""
+    if unknown := measures.keys() ^ {name.replace(" ", "_") for name in WEIGHTS}:
+        raise TypeError(f"missing or unknown measures: {', '.join(sorted(unknown))}; expected those of {', '.join(WEIGHTS)}")
+    return tuple(Criterion(name, weight, measures[name.replace(" ", "_")]) for name, weight in WEIGHTS.items())
 
 
 # Task name -> its criteria, or the module that defines them as CRITERIA. Installed environments register theirs in the entry

@@ -30,6 +30,7 @@ function fmt(x) {
 }
 const signed = (x) => (x > 0 ? "+" : "") + fmt(x);
 const fixed = (x, digits) => (x < 0 ? "−" : "") + Math.abs(x).toFixed(digits);
+const counted = (n, word, plural = `${word}s`) => `${n} ${n === 1 ? word : plural}`;
 
 function clock(seconds) {
   const t = Math.max(0, Math.round(seconds));

@@ -74,7 +74,7 @@ function render({ model, el }) {
     chart.replaceChildren(...parts);
     picker.box.value = String(at);
     root.dataset.group = at;
-    numbers.textContent = `${size} ${size === 1 ? "trajectory" : "trajectories"}  ·  mean ${fmt(group.mean)}  ·  std ${fmt(group.std)}`;
+    numbers.textContent = `${counted(size, "trajectory", "trajectories")}  ·  mean ${fmt(group.mean)}  ·  std ${fmt(group.std)}`;
     notice.hidden = group.advantages.some((advantage) => advantage);
     notice.textContent = size === 1
       ? "No signal: there is nothing to compare a group of one with. Its advantage is zero, so it has no effect on training."

@@ -199,8 +199,8 @@ function render({ model, el }) {
     caption.textContent = row ? [
       `Step ${row.step}`,
       row.reward_min != null && `reward ${fmt(row.reward_min)} to ${fmt(row.reward_max)}`,
-      of && `${of} ${of === 1 ? "group" : "groups"}, ${silent || "none"} without signal`,
-      row.trajectories && `${row.trajectories} ${row.trajectories === 1 ? "trajectory" : "trajectories"}`,
+      of && `${counted(of, "group")}, ${silent || "none"} without signal`,
+      row.trajectories && counted(row.trajectories, "trajectory", "trajectories"),
       row.rollout_s != null && `${fmt(row.rollout_s)} s gathering`,
       row.train_s != null && `${fmt(row.train_s)} s training`,
     ].filter(Boolean).join("  ·  ") : "Charts appear with the first finished step.";

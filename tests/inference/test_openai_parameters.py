@@ -80,6 +80,24 @@ def test_a_timeout_equals_that_of_openais_client_over_http(sampler, silent_serve
     assert type(in_process.value) is type(over_http.value) and str(in_process.value) == str(over_http.value)
 
 
+def test_messages_may_be_any_iterable_also_when_the_request_is_repeated(sampler):
+    """As openai's type says. A wrong type is refused with the field's name."""
+    _, client = clients(sampler)
+    expected = complete(client, max_tokens=3, seed=1).choices[0].token_ids
+    slow = [True]
+
+    async def create(**parameters):
+        if slow and slow.pop():
+            await asyncio.sleep(60)
+        return await sampler.create(**parameters)
+
+    again = InProcessClient(create, lambda: ["m"]).with_options(timeout=0.5, max_retries=1)
+    assert complete(again, messages=iter([user("2 4")]), max_tokens=3, seed=1).choices[0].token_ids == expected
+    for wrong in (None, 5, "hello", {"role": "user"}, []):
+        with pytest.raises(RequestError, match="messages is .*: expected a list with at least one message"):
+            complete(client, messages=wrong)
+
+
 WAYS = {
     "of the request": lambda client: client.chat.completions.create(**ENDLESS, timeout=SHORT),
     "of the client": lambda client: client.with_options(timeout=SHORT).chat.completions.create(**ENDLESS),

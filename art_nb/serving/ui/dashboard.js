@@ -81,16 +81,16 @@ function showFacts(shown) {
   }
 }
 
+let latestModels = [];
+
 function showModels(models) {
+  latestModels = models;
   const buttons = byId("model-buttons");
   for (const { id, base_model: base, step } of models) {
     let button = [...buttons.children].find((one) => one.dataset.id === id);
     if (!button) {
       button = element("button", "", { type: "button", "data-id": id });
-      button.addEventListener("click", () => {
-        select(id);
-        for (const one of buttons.children) one.setAttribute("aria-pressed", String(one === button));
-      });
+      button.addEventListener("click", () => { select(id); showModels(latestModels); });
       buttons.append(button);
     }
     const text = `step ${step}, base model ${base}`;

@@ -75,7 +75,9 @@ function render({ model, el }) {
     if (!hasKernel) return "To write here, run the notebook.";
     if (waiting) return "Waiting for the kernel. It cannot reply while a cell is running.";
     if (error) return error;
-    if (over) return solved ? "Over: the database matches the task, and you were told everything required. Task solved." : "Over: the task is not solved.";
+    if (over) return solved
+      ? "The conversation is over. The database is correct, and the agent told you everything that you need. The task is solved."
+      : "The conversation is over. The task is not solved.";
     return lines().length ? "Your turn." : "You begin.";
   }
 

@@ -49,7 +49,7 @@ function taskPane(goTo) {
     const given = step.given.map(([name, value]) => h("span", { class: "an-given" },
       h("span", { class: "an-muted" }, written(name)), " ",
       ...[value].flat().flatMap((one, k) => [k ? ", " : "", written(one)])));
-    const found = step.hits && (step.hits.length ? `${step.hits.length} ${step.hits.length === 1 ? "hit" : "hits"}` : "no hits");
+    const found = step.hits && (step.hits.length ? counted(step.hits.length, "hit") : "no hits");
     const note = step.note && step.name !== "return_final_answer" || step.fault ? step.note : "";
     return h("li", { class: step.fault ? "an-action an-fault" : "an-action", "data-action": i },
       h("div", { class: "an-call", onclick: () => goTo(i) },

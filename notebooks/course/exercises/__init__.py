@@ -11,7 +11,7 @@ import inspect
 import math
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -37,6 +37,21 @@ class CheckResult:
         return repr(self).encode(encoding, "replace").decode(encoding)
 
 
+def result(function: Callable, inputs: tuple) -> Any:
+    """Return the function's result, as `Exercise.observe` does by default."""
+    return function(*inputs)
+
+
+def collected(kind: Callable = list) -> Callable[[Callable, tuple], Any]:
+    """Return an `observe` for a result that may be any iterable: `kind` of it. Another result is shown as it is."""
+
+    def observe(function: Callable, inputs: tuple) -> Any:
+        value = result(function, inputs)
+        return kind(value) if isinstance(value, Iterable) else value
+
+    return observe
+
+
 @dataclass(frozen=True)
 class Exercise:
     """One exercise.
@@ -53,7 +68,7 @@ class Exercise:
     right: Any
     cases: Callable[[], list[tuple]] = lambda: [()]
     mistakes: dict[str, Any] | None = None
-    observe: Callable[[Callable, tuple], Any] = lambda function, inputs: function(*inputs)
+    observe: Callable[[Callable, tuple], Any] = result
     accept: Callable[[Any], str | None] | None = None
     observed: str = ""
 
@@ -65,7 +80,7 @@ class Exercise:
         """Return the values to compare, one per case."""
         if not callable(answer):
             return [answer]
-        return [_call(self.observe, answer, inputs) for inputs in self.inputs()]
+        return [call(answer, inputs, self.observe) for inputs in self.inputs()]
 
     def check(self, answer: Any) -> CheckResult:
         """Return the verdict on an answer. One that raises is wrong; the verdict shows the exception and any known line."""
@@ -76,9 +91,8 @@ class Exercise:
             wanted = "a class" if isinstance(self.right, type) else wanted
             given = "one that is async" if callable(answer) and callable(self.right) else type(answer).__name__
             return CheckResult("wrong", f"Not yet. Expected {wanted}, got {given}.")
-        plain = lambda function, inputs: function(*inputs)  # noqa: E731
         try:
-            if callable(answer) and all(_empty(_call(plain, answer, inputs)) for inputs in self.inputs()):
+            if callable(answer) and all(_empty(call(answer, inputs)) for inputs in self.inputs()):
                 return _nothing_returned(answer)
             hint = self.accept(answer) if self.accept else self._hint(self.seen(answer))
         except (Exception, NeverEnds) as error:  # the learner's code may raise anything
@@ -105,8 +119,8 @@ class NeverEnds(BaseException):
     """Raised to stop an endless answer. The answer's own `except Exception` clauses do not catch it."""
 
 
-def _call(observe: Callable[[Callable, tuple], Any], answer: Callable, inputs: tuple) -> Any:
-    """Call `observe`. An exception is re-raised with the input added."""
+def call(answer: Callable, inputs: tuple, observe: Callable[[Callable, tuple], Any] = result) -> Any:
+    """Call an answer, by `observe`. An exception is re-raised with the input added."""
     shown = show(inputs)  # before the answer changes them
     try:
         return observe(answer, inputs)

@@ -7,7 +7,7 @@ import itertools
 import re
 
 from code_repair.problems import same_value
-from course.exercises import Exercise, checker, is_number, show
+from course.exercises import Exercise, call, checker, is_number, show
 
 ANSWERS = [
     ("3", "3"), ("3", "4"), ("True", "1"), ("1.0", "1"), ("[1, 2]", "[1,2]"), ("{'a': 1, 'b': 2}", "{'b': 2, 'a': 1}"),
@@ -43,11 +43,7 @@ def _pays(hidden: list[bool], examples: list[bool], lines: int) -> float:
 
 def _wrong_pay(answer) -> str | None:
     def pay(hidden: list[bool], examples: list[bool], lines: int):
-        try:
-            return answer([*hidden], [*examples], lines)  # copies: the answer may change them
-        except Exception as error:
-            error.add_note(f", for the input\n{show((hidden, examples, lines))}")
-            raise
+        return call(answer, ([*hidden], [*examples], lines))  # copies: the answer may change them
 
     repaired, bent = [True] * 4, [True, False, True, False]
     results = [*([True] * n + [False] * (4 - n) for n in range(5)), bent]

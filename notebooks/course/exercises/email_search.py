@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from course.exercises import Exercise, checker, is_number
+from course.exercises import Exercise, checker, collected, is_number
 from email_search.environment import (
     I_DONT_KNOW,
     MAX_TURNS,
@@ -235,7 +235,7 @@ def _conversations() -> list[tuple[list[str], float, float]]:
 CREDIT = Exercise(
     right=_credited,
     cases=_conversations,
-    observe=lambda function, inputs: list(turns) if hasattr(turns := function(*inputs), "__iter__") else turns,
+    observe=collected(),
     mistakes={
         "A tool's result is not a turn of the model: count only the later messages whose role is assistant.":
             lambda roles, reward, discount: _credited(roles, reward, discount, ("assistant", "tool")),

@@ -9,7 +9,7 @@ from math import log2
 from statistics import NormalDist, fmean, pstdev, stdev
 from typing import TYPE_CHECKING
 
-from course.exercises import Exercise, checker, is_number
+from course.exercises import Exercise, checker, collected, is_number
 from course.exercises.training import gather, with_new_model
 from game_2048.environment import Game, outcome_reward, scenarios
 from game_2048.players import play, random_player
@@ -51,7 +51,7 @@ def _summed_runs(row: tuple[int, ...]) -> tuple[int, ...]:
 SLIDE = Exercise(
     right=lambda row: slide_row(row)[0],
     cases=lambda: [(row,) for row in ROWS],
-    observe=lambda function, inputs: tuple(row) if hasattr(row := function(*inputs), "__iter__") else row,
+    observe=collected(tuple),
     mistakes={
         "A tile made by a merge must not merge again in the same move: (2, 2, 4, 0) gives (4, 4, 0, 0).": _cascading,
         "Tiles merge across gaps too: slide first, then merge. (0, 2, 0, 2) gives (4, 0, 0, 0).": _adjacent_only,
@@ -136,7 +136,7 @@ def _unpaired(before: list[int], after: list[int]) -> float:
 RISE = Exercise(
     right=lambda before, after: _interval(d := _paired(before, after), stdev(d) / len(d) ** 0.5),
     cases=_results,
-    observe=lambda function, inputs: list(ends) if hasattr(ends := function(*inputs), "__iter__") else ends,
+    observe=collected(),
     mistakes={
         "These games are paired: each seed was played twice. Take the difference game by game, then its deviation.":
             lambda before, after: _interval(_paired(before, after), _unpaired(before, after)),

@@ -8,7 +8,7 @@ from math import exp
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from course.exercises import Exercise, checker
+from course.exercises import Exercise, checker, collected
 from course.exercises.training import draw, with_new_model
 from tic_tac_toe import Game, openings
 from tic_tac_toe.players import careful_player, completing, other_side
@@ -48,7 +48,7 @@ def _half_empty_lines(board: Board) -> list[str]:
 FORKS = Exercise(
     right=_forks,
     cases=lambda: [(board,) for board in BOARDS],
-    observe=lambda function, inputs: sorted(found) if hasattr(found := function(*inputs), "__iter__") else found,
+    observe=collected(sorted),  # in any order
     mistakes={
         "One threat is not a fork: it can be blocked. Count the lines that could be completed next.": lambda b: _forks(b, 1),
         "Use the side to move, `to_move(board)`, not its opponent.": lambda b: _forks(b, for_other=True),

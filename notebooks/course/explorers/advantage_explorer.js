@@ -1,6 +1,6 @@
 // AdvantageExplorer in the browser: one column per trajectory, with a draggable reward and three advantages below it.
 
-const [SMALLEST, LARGEST, LIMIT, STD_FLOOR] = [2, 16, 10, 1e-4];
+const [SMALLEST, LARGEST, LIMIT, STD_EPSILON] = [2, 16, 10, 1e-4];
 const [GUTTER, TOP, BASE, ROW] = [132, 22, 222, 74];
 const PRESETS = {
   "All equal": (n) => Array(n).fill(0.5),
@@ -16,7 +16,7 @@ function normalise(rewards, batchStd) {
   const none = rewards.map((r) => (equal ? 0 : r - mean));
   const std = Math.sqrt(none.reduce((sum, c) => sum + c * c, 0) / (rewards.length - 1));
   return {
-    mean, std, equal, none, group: none.map((c) => c / (std + STD_FLOOR)), batch: none.map((c) => c / (batchStd + STD_FLOOR)),
+    mean, std, equal, none, group: none.map((c) => c / (std + STD_EPSILON)), batch: none.map((c) => c / (batchStd + STD_EPSILON)),
   };
 }
 

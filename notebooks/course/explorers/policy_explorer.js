@@ -9,7 +9,6 @@ const ENDS = {
   won: (tile) => `won: it reached ${tile}`, stuck: () => "over: no move is left", illegal: () => "over: an illegal answer",
   malformed: () => "over: its answer was not a move",
 };
-const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 const percent = (p) => (p > 0 && p < 0.0005 ? "<0.1%" : p >= 0.9995 && p < 1 ? ">99.9%" :
   `${(100 * p).toFixed(p < 0.0995 || (p >= 0.995 && p < 1) ? 1 : 0)}%`);
 const rest = (ms) => new Promise((done) => { setTimeout(done, ms); });
@@ -404,7 +403,7 @@ function render({ model, el }) {
       setBoard(game.board);
     }
     function describeGame(each) {
-      return `${count(each.moves, "move")}, largest tile ${Math.max(...each.board)}${each.endedBy ? `; ${ENDS[each.endedBy](winning)}` : ""}`;
+      return `${counted(each.moves, "move")}, largest tile ${Math.max(...each.board)}${each.endedBy ? `; ${ENDS[each.endedBy](winning)}` : ""}`;
     }
     function show() {
       mine.textContent = describeGame(game);
@@ -459,7 +458,7 @@ function render({ model, el }) {
           tally.mine += game.endedBy === "won";
           tally.theirs += rule.endedBy === "won";
           tally.illegal += game.endedBy === "illegal" || game.endedBy === "malformed";
-          score.textContent = `Step ${tally.step}, temperature ${tally.temperature}, ${count(tally.games, "game")}: the model won ${tally.mine}`
+          score.textContent = `Step ${tally.step}, temperature ${tally.temperature}, ${counted(tally.games, "game")}: the model won ${tally.mine}`
             + `${tally.illegal ? ` (${tally.illegal} ended by an illegal answer)` : ""}, the corner rule ${tally.theirs}.`;
           root.dataset.games = tally.games;
           if (tally.games === 10) break;
@@ -562,7 +561,7 @@ function render({ model, el }) {
         }
         const won = loser ? null : winnerOf(state);
         found[loser || (won && won !== mine) ? "lost" : won ? "won" : "drawn"] += 1;
-        score.textContent = `Step ${step}, temperature ${temperature}, ${count(i + 1, "game")} against the ${name} player: won ${found.won}, drew ${found.drawn}, lost ${found.lost}.`;
+        score.textContent = `Step ${step}, temperature ${temperature}, ${counted(i + 1, "game")} against the ${name} player: won ${found.won}, drew ${found.drawn}, lost ${found.lost}.`;
         root.dataset.games = i + 1;
         await rest(0);
         if (busy !== mark) return;

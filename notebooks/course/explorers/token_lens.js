@@ -52,7 +52,7 @@ function render({ model, el }) {
   const body = h("tbody");
   const rows = h("div", { class: "an-rows", tabindex: 0, role: "region", "aria-label": "Table of the tokens" },
     h("table", { "aria-rowcount": tokens.length + 1 }, h("thead", {}, h("tr", {}, ...headCells)), body));
-  const count = `${tokens.length} ${tokens.length === 1 ? "token" : "tokens"}`;
+  const count = counted(tokens.length, "token");
   root.append(
     h("header", { class: "an-head" }, h("strong", {}, model.get("title") || "One completion"),
       h("p", { class: "an-facts" }, clipped ? `${count}  ·  ${clipped.filter(Boolean).length} clipped (underlined)` : count)),
