@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
-from art_nb.rollouts.gathering import Gathering, cancel, group_call, in_order, unwrap_interrupt, wrap_interrupt
+from art_nb.rollouts.gathering import Gathering, cancel, discard, group_call, in_order, unwrap_interrupt, wrap_interrupt
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.trajectories.group import PendingGroup, attempt, one_trajectory
@@ -105,8 +105,7 @@ async def trajectory_group_batches(
     if batch_size < 1 or max_concurrent_batches < 1:
         raise ValueError(f"batch_size={batch_size}, max_concurrent_batches={max_concurrent_batches}: expected 1 or more.")
     waiting = deque(groups)
-    for _ in range(min(len(waiting), batch_size * skip_batches)):
-        _close(waiting.popleft())
+    discard(waiting.popleft() for _ in range(min(len(waiting), batch_size * skip_batches)))
     running: deque[asyncio.Task] = deque()  # tasks of the first groups of `waiting`
     gathering = Gathering(list(waiting)[:batch_size], max_batch_exceptions, advance=False)
     try:
@@ -120,8 +119,7 @@ async def trajectory_group_batches(
                 yield batch
     finally:
         await cancel(running)
-        for group in list(waiting)[len(running) :]:
-            _close(group)
+        discard(list(waiting)[len(running) :])
 
 
 async def _next_batch(
@@ -178,8 +176,3 @@ def _one_group(result: Any) -> TrajectoryGroup:
     if not isinstance(result, TrajectoryGroup):
         raise TypeError(f"a group's async function returned {type(result).__name__}: expected a TrajectoryGroup.")
     return result
-
-
-def _close(group: Any) -> None:
-    if hasattr(group, "close"):
-        group.close()

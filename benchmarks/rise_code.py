@@ -5,11 +5,12 @@ samples), over the first 200 test problems, the columns of `rising.before_and_af
 the rule tries eight different changes, starting with the kinds that have the most bugs per change in the training
 problems (one draw). `rises` has, each side at its best temperature and with a 95% interval (paired by problem), `repaired`,
 `only_visible` (all examples pass and hidden tests do not), `special` (the code special-cases an example) and `malformed`
-in percent, and `tries`, the mean number of mutations tried. `at_random` is the share repaired by random mutations without
-repetition, with as many tries as the trained policy, in percent (five draws). `ratio` is the mean of `trained_best` over
-that of `untrained_best`. Use `--split val` to choose settings, so that the test problems stay unseen. `--reward` chooses
-the reward of training: `simple` (one per call), `visible` (one per call for passing the examples) or `whole` (the task's
-reward). With the first two each call is credited with later rewards, too, as in notebook 07.
+in percent, and `tries`, the mean number of changes tried (a change: all mutations of a kind on a line). `at_random` is the
+share repaired by random changes, none repeated, with as many tries as the trained policy, in percent (five draws). `ratio`
+is the mean of `trained_best` over that of `untrained_best`. Use `--split val` to choose settings, so that the test problems
+stay unseen. `--reward` chooses the reward of training: `simple` (one per call), `visible` (one per call for passing the
+examples) or `whole` (the task's reward). With the first two each call is credited with later rewards, too, as in notebook
+07.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ async def play_with_reward(
 
 
 def at_random(chosen: list[Problem], tries: list[dict[str, float]], draws: int = 5) -> float:
-    """Return the percentage of problems that random mutations repair, with the numbers of tries in `tries`."""
+    """Return the percentage of problems that random changes repair, with the numbers of tries in `tries`."""
     pairs = zip(chosen, tries, strict=True)
     return 100 * fmean(repaired_by_rule(p, int(metrics["tries"]), draw) for p, metrics in pairs for draw in range(draws))
 
 
 def repaired_by_rule(problem: Problem, tries: int, draw: int = 0, kinds: Sequence[str] = ()) -> float:
-    """Return 1 if `tries` mutations, none repeated, repair the problem, else 0. kinds: tried first, the rest at random."""
+    """Return 1 if `tries` changes, none repeated, repair the problem, else 0. kinds: tried first, the rest at random."""
     player = random_mutation_player(random.Random(f"{draw} {problem.id}"), tries, kinds)
     return play(player, MutationRepair(problem)).metrics()["repaired"]
 

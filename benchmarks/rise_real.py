@@ -5,7 +5,7 @@
 `untrained_t1` and `trained_t1` at temperature 1, `untrained_best` and `trained_best` at the temperature with the most
 correct answers to validation prompts, `pass_at_8_untrained` (of 25 prompts), `rule` (a regular expression, or the shortcut
 `by_tens`), the paired rise and the lead over the rule with 95% intervals, each side at its best temperature, and the
-seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`. The settings are the notebook's.
+seconds of training. `ratio` is the mean of `trained_best` over that of `untrained_best`. Training is as in the notebook.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.rising import decayed_rate, run_seeds, train
 from course import comparison
 from course.real_model import smollm2
 
-VALIDATION, TEST, PASSES, TRIES = 40, 200, 25, 8  # prompts, held-out prompts; prompts for pass@k; k
+VALIDATION, TEST, PASSES, TRIES = 40, 200, 25, 8  # validation prompts, held-out prompts, prompts for pass@k, k
 
 Prompt = tuple[str, int]  # split, number
 
@@ -34,7 +34,7 @@ Prompt = tuple[str, int]  # split, number
 class PromptTask:
     """A task of notebook 06. scenario: split, number -> prompt, number that answers it. rule: whether it answers correctly.
 
-    groups, size: of a step. learning_rate: of the first step. scale_rewards: see `art_nb.TrainConfig`.
+    groups: per step. size: answers per group. learning_rate: of the first step. scale_rewards: see `art_nb.TrainConfig`.
     """
 
     scenario: Callable[[str, int], tuple[str, int]]
@@ -48,7 +48,7 @@ class PromptTask:
 
 
 def numbers(split: str, number: int) -> list[int]:
-    """Return four different numbers from 10 to 99, as in notebook 06. No four are in two splits, in whatever order."""
+    """Return four different numbers from 10 to 99, as in notebook 06. No two splits share four numbers, in any order."""
     low, high = {"train": (0.0, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}[split]
     draw = Random(f"{split} {number}")
     while True:
@@ -123,7 +123,7 @@ async def measure_seed(folder: str, seed: int, base: str, task: PromptTask, coun
 
 
 def measure(seeds: list[int], task: PromptTask, base: str = "", count: int | None = None) -> dict:
-    """base: by default SmolLM2. count: limit on the prompts, for a quick run."""
+    """Run every seed. base: by default SmolLM2. count: limit on the prompts of each evaluation, not on those of training."""
     return run_seeds(measure_seed, seeds, base or smollm2(), task, count)
 
 

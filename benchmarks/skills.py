@@ -143,7 +143,7 @@ def email() -> Skill:
         row=lambda scenario: {"prompt": [{"role": "user", "content": ""}], "scenario": scenario.id},
         stock={
             "environment": EmailCorrectnessEnvironment,
-            "generation_kwargs": {"max_new_tokens": rollout_email.MAX_TOKENS}, "max_tool_calling_iterations": MAX_CALLS - 1,
+            "generation_kwargs": {"max_new_tokens": rollout_email.MAX_TOKENS}, "max_tool_calling_iterations": MAX_CALLS,
         },
         batch_size=2, count=120,
     )  # fmt: skip

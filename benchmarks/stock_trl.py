@@ -1,8 +1,8 @@
 """The baseline: TRL's GRPOTrainer, with the same base model and initial adapter.
 
-TRL 1.15 computes log-probabilities with a Triton kernel that CPU builds of torch lack, so there the published trainer can
-sample but not train. Unsloth's CPU backend replaces the kernel with plain torch and changes nothing else in GRPOTrainer;
-`import_loss_kernel` imports it where the kernel is missing.
+TRL 1.15 computes log-probabilities with a Triton kernel, and CPU builds of torch come without Triton, so there the
+published trainer can sample but not train. Unsloth's CPU backend replaces the kernel with plain torch and changes nothing
+else in GRPOTrainer; `import_loss_kernel` imports it where the kernel is missing.
 """
 
 from __future__ import annotations

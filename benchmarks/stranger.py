@@ -1,12 +1,12 @@
-"""Cost to the owner of a client without the token: `python -m benchmarks.stranger [seconds]` prints one JSON line.
+"""Cost of a client without the token to the owner: `python -m benchmarks.stranger [seconds]` prints one JSON line.
 
 The owner requests /status, each time over a new connection, first alone, then alongside a stranger, for `seconds` (10) each.
 The stranger holds 300 connections with half a header and 300 with half a body of /login, keeps replacing the oldest with
 new ones, and sends requests without the token and bytes that are not HTTP. The server (`art-nb serve`) may open 256 files.
 
 `slowdown`: the owner's requests per second alone over those alongside the stranger. `failed`: requests of the owner without
-an answer. `held`: the server's maximum number of open connections. `cpu_s`, `logged_bytes`: the server's CPU time and log
-during the attack. `stranger_requests`: those that were answered.
+a successful answer. `held`: the server's maximum number of open connections. `cpu_s`, `logged_bytes`: the server's CPU time
+and log during the attack. `stranger_requests`: those that were answered.
 """
 
 from __future__ import annotations
@@ -78,8 +78,9 @@ def send_owner_requests(seconds: float) -> tuple[int, int]:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
-            answered += httpx.get(f"{URL}/status", headers=KEY, timeout=30).is_success
-        except httpx.TransportError:
+            httpx.get(f"{URL}/status", headers=KEY, timeout=30).raise_for_status()
+            answered += 1
+        except httpx.HTTPError:
             failed += 1
     return answered, failed
 
@@ -95,17 +96,20 @@ def measure(seconds: float) -> dict:
         try:
             process = psutil.Process(server.pid)
             while True:
+                if server.poll() is not None:
+                    raise SystemExit(f"the server ended with status {server.returncode}")
                 with suppress(httpx.TransportError):
                     httpx.get(f"{URL}/healthz", timeout=1)
                     break
+                time.sleep(0.1)
             process.rlimit(psutil.RLIMIT_NOFILE, (FILES, FILES))
             alone, _ = send_owner_requests(seconds)
             logged, cpu, held = log.stat().st_size, sum(process.cpu_times()[:2]), 0
             stranger, began = Stranger(), time.perf_counter()
             answered = failed = 0
             for _ in range(max(1, round(seconds))):
-                more, fewer = send_owner_requests(1.0)
-                answered, failed = answered + more, failed + fewer
+                new_answers, new_failures = send_owner_requests(1.0)
+                answered, failed = answered + new_answers, failed + new_failures
                 established = [c for c in process.net_connections("tcp") if c.status == psutil.CONN_ESTABLISHED]
                 held = max(held, len(established))
             took = time.perf_counter() - began

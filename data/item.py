@@ -17,7 +17,7 @@ SUMS = "SHA256SUMS"
 
 
 def write_item(folder: Path, fill: Callable[[Path], None]) -> None:
-    """Replace the made files of `folder` with those that `fill(an empty folder)` writes, and SHA256SUMS.
+    """Replace the generated files of `folder` with those that `fill(an empty folder)` writes, and SHA256SUMS.
 
     The files made before are those in the old SHA256SUMS; all other files, such as the maker, are kept.
     """
@@ -45,12 +45,12 @@ def write_described(folder: Path, save: Callable[[Path], None], facts: dict, car
 
 
 def read_sums(folder: Path) -> dict[str, str]:
-    """Return name -> SHA-256 in hexadecimal of the made files of a folder; empty without SHA256SUMS."""
+    """Return name -> SHA-256 in hexadecimal of the generated files of a folder; empty without SHA256SUMS."""
     sums = folder / SUMS
     lines = sums.read_text(encoding="utf-8").splitlines() if sums.exists() else []
     return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines)}
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text with equal bytes on every system."""
+    """Write text as the same bytes on every system."""
     path.write_text(text, encoding="utf-8", newline="\n")

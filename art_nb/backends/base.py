@@ -14,20 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from pydantic import BaseModel
 
 from art_nb.backends.steps import StepRequest
-from art_nb.model import Model
+from art_nb.model import Model, TrainableModel
 from art_nb.storage import checkpoints
 from art_nb.storage.summary import summary
 from art_nb.training.names import PolicyNames
 from art_nb.trajectories import Trajectory, TrajectoryGroup
 from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
-
-if TYPE_CHECKING:
-    from art_nb.model import TrainableModel
 
 
 class RegisteredModel:
@@ -97,7 +94,7 @@ class FileBackend(ABC, Generic[M, R]):
     ) -> None:
         self.path = Path(path or ".art")
         if files := [each for each in (self.path, *self.path.parents) if each.is_file()]:
-            raise ValueError(f"path is {str(path)!r}, but {str(files[0])!r} is a file: give a folder, new or existing")
+            raise ValueError(f"path is {str(self.path)!r}, but {str(files[0])!r} is a file: give a folder, new or existing")
         self.gpu_cost_per_hour_usd = price = gpu_cost_per_hour_usd
         if price is not None and not (isinstance(price, Real) and price >= 0):
             raise ValueError(f"gpu_cost_per_hour_usd is {price!r}: expected US dollars, 0 or more")

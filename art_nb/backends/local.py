@@ -17,7 +17,7 @@ from art_nb.backends.base import FileBackend, integer
 from art_nb.backends.steps import StepRequest, StepState, numbers
 from art_nb.inference.client import InProcessClient
 from art_nb.model import Backend as Backend  # where ART has it
-from art_nb.model import Model
+from art_nb.model import Model, TrainableModel
 from art_nb.storage import checkpoints
 from art_nb.storage.run_log import RunLog
 from art_nb.storage.summary import summary
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from art_nb.backends.loaded_model import LoadedModel
     from art_nb.inference.policies import NamedPolicy
     from art_nb.inference.streaming import Chunks
-    from art_nb.model import TrainableModel
     from art_nb.training.policy import Policy
 
 
@@ -183,7 +182,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
                 raise
 
     def _prepare(self, loaded: LoadedModel, request: StepRequest) -> tuple[dict[str, Any], Callable[[], dict[str, Any]]]:
-        """Check and tokenize the data of a step. Returns metrics of the data, and the function that trains on it."""
+        """Check and tokenise the data of a step. Returns metrics of the data, and the function that trains on it."""
         from art_nb.training.sequences import build_sequences, demonstration_sequences
 
         config, tokenizer = request.config, loaded.policy.tokenizer
@@ -216,7 +215,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
         return LocalTrainResult(step, numbers(row), str(checkpoint))
 
     def last_request(self, model: TrainableModel) -> tuple[str | None, LocalTrainResult]:
-        """Return the key of the `StepRequest` that the latest step carried out, and the result of that step."""
+        """Return the key of the latest step's `StepRequest`, and its result; without metrics if the step was not logged."""
         loaded = self.loaded(model)
         state, checkpoint = StepState.read(loaded.folder, loaded.step), loaded.policies.checkpoint(loaded.step)
         return state.request, LocalTrainResult(loaded.step, numbers(state.row or {}), str(checkpoint))
@@ -237,6 +236,7 @@ class LocalBackend(FileBackend["LoadedModel", LocalTrainResult]):
             if lock:
                 lock.release()
         if loaded:
+            loaded.stale = True  # until `restore` has finished: it may be interrupted
             loaded.policies.clear()
             loaded.sampler.forget()
             self.restore(model, loaded)

@@ -20,7 +20,7 @@ from art_nb.backends.lockstep import LockstepClient
 from art_nb.backends.steps import StepRequest, set_advantages
 from art_nb.inference.client import create_recorded
 from art_nb.inference.http_client import http_client
-from art_nb.model import Model
+from art_nb.model import Model, TrainableModel
 from art_nb.storage import checkpoints
 from art_nb.storage.checkpoints import write_file
 from art_nb.training.names import PolicyNames
@@ -29,7 +29,6 @@ from art_nb.trajectories.usage import count_tokens
 from art_nb.types import TrainConfig, TrainResult, TrainSFTConfig
 
 if TYPE_CHECKING:
-    from art_nb.model import TrainableModel
     from art_nb.widgets import LivePage
 
 LOAD_TIMEOUT = 600.0  # seconds that the server may take to load a model

@@ -195,8 +195,9 @@ class VllmDecoder(Decoder):
 class VllmBackend(LocalBackend):
     """A `LocalBackend` that samples on a vLLM server; `command` returns the command that starts it.
 
-    url: the server's address, e.g. "http://localhost:8000". api_key: its `--api-key`. patience: seconds to retry while it
-    cannot be reached, for example during a restart. local: arguments of `LocalBackend`; the server must see `path`.
+    url: the server's address, e.g. "http://localhost:8000". api_key: its API key, see `environment`. patience: seconds to
+    retry while it cannot be reached, for example during a restart. local: arguments of `LocalBackend`; the server must see
+    `path`.
     """
 
     def __init__(self, url: str, *, api_key: str = "none", patience: float = 60.0, **local: Any) -> None:
@@ -204,7 +205,7 @@ class VllmBackend(LocalBackend):
         self.url, self.api_key, self.patience = url, api_key, patience
 
     async def close(self) -> None:
-        """As `LocalBackend`; also close the connections, which are kept apart from the decoders: those hold their models."""
+        """Release every model, then close the connections. References to decoders would keep their models in memory."""
         connections = [cast(VllmDecoder, loaded.sampler.decoder).server.connection for loaded in self.models.values()]
         await super().close()
         for connection in connections:

@@ -64,7 +64,7 @@ class ToolEpisode:
         raise NotImplementedError
 
     def progress(self) -> float:
-        """Return the value of the current state, whose changes are the turn rewards.
+        """Return the value of the current state, which must be 0 at the start; its changes are the turn rewards.
 
         By default the reward once the episode is over, and 0 before.
         """

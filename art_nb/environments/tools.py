@@ -158,8 +158,8 @@ def _validator() -> Any:
         if not isinstance(schemas, list):
             yield from Latest.VALIDATORS["items"](validator, schemas, value, schema)
         elif isinstance(value, list):  # one schema per position, as `prefixItems` in later drafts
-            for each, of_place in zip(value, schemas, strict=False):
-                yield from validator.descend(each, of_place)
+            for item, item_schema in zip(value, schemas, strict=False):
+                yield from validator.descend(item, item_schema)
 
     def by_pattern(keyword: str, *args: Any) -> Iterator[Any]:
         with suppress(re.error):  # Python cannot compile every pattern of JSON Schema, such as \p{L}
@@ -179,7 +179,9 @@ def _expected(schema: dict | bool) -> str:
         return f"one of {', '.join(map(str, schema['enum']))}"
     if schema.get("items") == {"type": "string"}:
         return "a list of strings"
-    return _DESCRIBED.get(str(schema.get("type")), f"valid under {json.dumps(schema)}")
+    if schema.keys() <= {"type", "title", "description", "default"} and str(schema.get("type")) in _DESCRIBED:
+        return _DESCRIBED[schema["type"]]
+    return f"valid under {json.dumps(schema)}"
 
 
 def quoted(text: str) -> str:

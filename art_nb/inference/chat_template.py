@@ -46,7 +46,7 @@ class ChatTemplate:
     def render(self, messages: list[dict], add_generation_prompt: bool = True) -> str:
         """Return the protected text of the messages.
 
-        Raises: RequestError when the template refuses the messages or drops a role wherever it is, or at a lone surrogate.
+        Raises: RequestError when the template refuses the messages or drops all messages of a role, or for a lone surrogate.
         """
         for role in {message["role"] for message in messages} - self._checked_roles:
             self._check_role(role)

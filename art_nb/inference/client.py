@@ -84,7 +84,7 @@ class InProcessClient(_InProcess, AsyncOpenAI):
         seconds = timeout_seconds(timeout, self.timeout)
         answer = await create_with_retries(self._answer, parameters, seconds, self.max_retries)
         if isinstance(answer, ChatCompletion):
-            return _raw_or_whole(parameters, answer)
+            return RawAnswer(answer) if _raw(parameters) else answer
         return AsyncStream(cast_to=ChatCompletionChunk, client=self, response=_response(EventStream(answer, seconds)))
 
     async def request(self, cast_to: Any, options: Any, **_: Any) -> Any:
@@ -108,7 +108,7 @@ class BlockingClient(_InProcess, OpenAI):
         seconds, run = timeout_seconds(timeout, self.timeout), partial(run_blocking, loop=self._loop)
         answer = run(create_with_retries(self._answer, parameters, seconds, self.max_retries))
         if isinstance(answer, ChatCompletion):
-            return _raw_or_whole(parameters, answer)
+            return RawAnswer(answer) if _raw(parameters) else answer
         stream = BlockingEventStream(EventStream(answer, seconds), run)
         return Stream(cast_to=ChatCompletionChunk, client=self, response=_response(stream))
 
@@ -120,10 +120,6 @@ def _parameters(options: Any) -> dict[str, Any]:
     """Return the parameters of a request that openai's client is about to send."""
     headers = {} if isinstance(options.headers, NotGiven) else options.headers
     return {**(options.json_data or {}), **(options.extra_json or {}), "extra_headers": headers, "timeout": options.timeout}
-
-
-def _raw_or_whole(parameters: dict[str, Any], answer: ChatCompletion) -> Any:
-    return RawAnswer(answer) if _raw(parameters) else answer
 
 
 def _raw(parameters: dict[str, Any]) -> str | None:

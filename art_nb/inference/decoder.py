@@ -1,13 +1,13 @@
 """Continuous batching: one forward pass after another over all generations in progress, with n-gram speculative decoding.
 
-A generation's tokens depend on its own draws only. The rest of the batch affects them only through rounding.
+Each generation has its own random draws, so the rest of the batch affects its tokens only through rounding.
 """
 
 import asyncio
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.nn.functional import pad
 from art_nb.inference.cache import SlotCache
 from art_nb.inference.chat import RequestError
 from art_nb.inference.generation import Generation
+from art_nb.inference.last_layer import narrow_last_layer
 from art_nb.inference.slots import Slots
 from art_nb.rollouts.gathering import drain_event_loop
 
@@ -175,10 +176,15 @@ class BatchDecoder(Decoder):
         ids = np.fromiter((t for each in generations for t in (*each.pending, *each.speculated)), dtype=np.int64)
         adapted = policies[0].adapter is not None
         adapters = {"adapters": [policy.adapter for policy in policies], "counts": counts} if adapted else {}
-        logits = policies[0].model(
-            input_ids=torch.from_numpy(ids)[None].to(self._device), position_ids=positions, use_cache=True,
-            past_key_values=cache, slot_cache=cache, logits_to_keep=kept, **adapters,
-        ).logits[0]  # fmt: skip
+        needed = torch.zeros(1, len(ids), dtype=torch.bool, device=self._device).index_fill(1, kept, True)
+        decoder = getattr(policies[0].model, "base_model", None)
+        # Adapters that are not merged need all tokens in order.
+        all_tokens = adapted or decoder is None or len(kept) == len(ids)
+        with nullcontext() if all_tokens else narrow_last_layer(decoder, lambda: needed):
+            logits = policies[0].model(
+                input_ids=torch.from_numpy(ids)[None].to(self._device), position_ids=positions, use_cache=True,
+                past_key_values=cache, slot_cache=cache, logits_to_keep=kept, **adapters,
+            ).logits[0]  # fmt: skip
         if cache.attended != [*range(cache.last_layer + 1)]:
             raise ValueError(
                 f"{type(policies[0].model).__name__} is not supported: expected a call of transformers' attention interface "
@@ -222,7 +228,7 @@ class BatchDecoder(Decoder):
         return masked
 
     def _accept(self, generation: Generation, sampled: list[tuple[int, float, list]]) -> None:
-        """Append sampled tokens, as long as each speculated token equals the sampled one."""
+        """Append sampled tokens up to and including the first that differs from its speculated token."""
         computed, ngrams = generation.pending, self._ngrams[generation.policy.name]
         for (token, logprob, top), speculated in zip(sampled, [*generation.speculated, None], strict=True):
             ngrams.observe(generation.last_two(), token)

@@ -22,9 +22,10 @@ class Generation:
     draws: its source of uniform random numbers; done: resolved when it ends, unless it is cancelled.
     constraint: restricts the tokens that may be sampled; previous_slot: the slot of the conversation's last turn.
     client: the name of the requesting client; clients take turns when slots are scarce.
-    owner: (policy name, how often its cache had been dropped); generations with the same owner share keys and values.
+    owner: (policy name, how often its cache was dropped before submission); generations with the same owner share keys
+        and values.
     pending: tokens whose keys and values are not computed yet; speculated: proposed tokens after them, see `NgramTable`.
-    on_token: called after each forward that added tokens.
+    on_token: called after tokens were added, one or several at a time.
     """
 
     policy: NamedPolicy
@@ -99,7 +100,7 @@ class Generation:
     def cancel(self) -> None:
         """Stop sampling, because the caller no longer waits."""
         self.finish_reason = self.finish_reason or "cancelled"
-        if not self.done.get_loop().is_closed():  # a server's answer is awaited there
+        if not self.done.get_loop().is_closed():  # a closed loop raises when callbacks are scheduled
             self.done.cancel()
 
     def content_length(self) -> int:

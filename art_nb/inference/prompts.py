@@ -185,7 +185,7 @@ class PromptEncoder:
             warnings.warn("the model's generation_config has an eos_token_id without a token: it is ignored", stacklevel=2)
         self._encode, self._tokenizer, self._ends = control.ids, tokenizer, [control.placeholder(e) for e in ends if e]
         self._templates = BoundedDict[str, IncrementalTemplate](MAX_TEMPLATES)
-        self._answered: dict[str, list[AnsweredConversation]] = {}
+        self._answered = BoundedDict[str, list[AnsweredConversation]](MAX_CONVERSATIONS)
 
     def template(self, tools: list[dict] | None, arguments: dict[str, Any]) -> IncrementalTemplate:
         """Return the chat template with these tools and arguments. Raises: RequestError for invalid ones."""
@@ -217,8 +217,5 @@ class PromptEncoder:
         """
         cut = max((text.rfind(end) for end in self._ends), default=-1)
         if cut >= 0 and text.startswith(prompt):
-            same = self._answered.setdefault(text[:cut], [])
-            same.append(AnsweredConversation(ids, slot))
-            del same[:-MAX_CONVERSATIONS_PER_TEXT]
-            if len(self._answered) > MAX_CONVERSATIONS:
-                del self._answered[next(iter(self._answered))]
+            same = [*self._answered.get(text[:cut], ()), AnsweredConversation(ids, slot)]
+            self._answered[text[:cut]] = same[-MAX_CONVERSATIONS_PER_TEXT:]

@@ -68,17 +68,14 @@ class Sampler:
         self.vocabulary = Vocabulary(tokenizer, [e for e in [*ends, tokenizer.eos_token_id] if e is not None])
         self.constraints = Constraints(self.vocabulary)
         self.decoder = decoder or BatchDecoder(self.model, slots)
-        self.decoder.on_reset = self._forget_prompts
-        self._forget_prompts()
-
-    def _forget_prompts(self) -> None:
         self._prompts: dict[str, tuple[PromptEncoder, RequestKeys]] = {}  # by the policy's name
+        self.decoder.on_reset = self._prompts.clear
 
     def forget(self, policy: str | None = None) -> None:
         """Drop everything cached and counted for one policy, or for all, as if it had never been sampled."""
         self.decoder.forget(policy)
         if policy is None:
-            self._forget_prompts()
+            self._prompts.clear()
         self._prompts.pop(policy or "", None)
 
     async def create(

@@ -8,7 +8,7 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -156,9 +156,8 @@ class Monitor(contextlib.AbstractContextManager):
             self.report_trouble(error)
 
     def _deliver(self, entry: LogEntry, closing: threading.Event) -> None:
-        for delay in backoff_delays():
-            if self._rejected:
-                break
+        delay = 1.0  # then 2, 4, ..., at most a minute
+        while not self._rejected:
             try:
                 self.send(entry)
                 self.sent += 1
@@ -167,6 +166,7 @@ class Monitor(contextlib.AbstractContextManager):
                 self.report_trouble(error)
                 if closing.wait(delay):
                     break
+                delay = min(60.0, 2 * delay)
             except Exception as error:
                 self._rejected = isinstance(error, ServiceRejected)
                 self.report_trouble(error)
@@ -190,11 +190,3 @@ class Monitor(contextlib.AbstractContextManager):
             self._warned = True
             rest = "Training goes on; the model's folder contains all rows and trajectories."
             warnings.warn(f"{self.service}: {self.trouble}. {rest}", stacklevel=4)
-
-
-def backoff_delays() -> Iterator[float]:
-    """Yield the seconds before each retry: 1, 2, 4, ..., at most a minute."""
-    delay = 1.0
-    while True:
-        yield delay
-        delay = min(60.0, 2 * delay)

@@ -5,15 +5,12 @@ Sorts failures by whether a retry can help. LiteLLM is imported at the first cal
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openai
 
 from art_nb.api_costs import load_litellm, stated_cost
 from art_nb.metrics import MetricsBuilder
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 RETRYABLE = {408, 409, 425, 429}  # HTTP statuses; 500 and above are retryable, too
 TOO_LONG = re.compile(
@@ -50,7 +47,7 @@ class ContextExceeded(Exception):
 
 
 async def call_judge(
-    model: str, messages: list[dict], params: dict[str, Any], client: "AsyncOpenAI | None" = None
+    model: str, messages: list[dict], params: dict[str, Any], client: openai.AsyncOpenAI | None = None
 ) -> JudgeReply:
     """Send one request. client: an `openai` client; None: LiteLLM, where models are named provider/model.
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import openai
@@ -21,9 +21,6 @@ from art_nb.rewards.judge_calls import ContextExceeded, JudgeReply, JudgeUnavail
 from art_nb.rewards.judge_prompts import BYTES_PER_TOKEN, GroupTooLong, JudgePrompt, judge_prompt
 from art_nb.storage.checkpoints import write_file
 from art_nb.trajectories import Trajectory
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +101,7 @@ class LLMJudge:
 
     model: str
     params: Mapping[str, Any] = field(default_factory=dict)
-    client: AsyncOpenAI | None = None
+    client: openai.AsyncOpenAI | None = None
     cache: Path | str | None = Path(".art/judge")
     max_concurrent: int = 8
     max_attempts: int = 5

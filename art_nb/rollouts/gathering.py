@@ -63,6 +63,13 @@ async def cancel(tasks: Iterable[asyncio.Future]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+def discard(awaitables: Iterable[Any]) -> None:
+    """Close the coroutines and pending groups among these without running them."""
+    for each in awaitables:
+        if hasattr(each, "close"):
+            each.close()
+
+
 async def drain_event_loop(rounds: int = 8) -> None:
     """Yield to the event loop `rounds` times, so that other coroutines submit the requests they are ready to make."""
     for _ in range(rounds):

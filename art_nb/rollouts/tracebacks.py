@@ -28,7 +28,9 @@ class ShortTraceback(AbstractContextManager):
         if outermost() is None:
             for each in _with_causes(error):
                 each.__dict__.setdefault("full_traceback", each.__traceback__)  # an inner block may have set it
-                each.__traceback__ = _joined(_own_frames(each))
+                kept, each.__traceback__ = _own_frames(each), None
+                for entry in reversed(kept):
+                    each.__traceback__ = TracebackType(each.__traceback__, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
             if isinstance(error, asyncio.CancelledError):
                 error.add_note("The cell was interrupted, or its task was cancelled.")
 
@@ -51,10 +53,3 @@ def _own_frames(error: BaseException) -> list[TracebackType]:
     packages = [each.tb_frame.f_globals.get("__name__", "").partition(".")[0] for each in frames[:-1]]
     own = [each for each, package in zip(frames, packages, strict=False) if package not in ("art_nb", "asyncio")]
     return own + frames[-1:]
-
-
-def _joined(frames: list[TracebackType]) -> TracebackType | None:
-    joined = None
-    for each in reversed(frames):
-        joined = TracebackType(joined, each.tb_frame, each.tb_lasti, each.tb_lineno)
-    return joined

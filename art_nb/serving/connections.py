@@ -49,6 +49,7 @@ class LimitedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.network = network(self.client[0] if self.client else "")
         self.opened, self._incomplete, self._bytes = time.monotonic(), "headers", 0
         self._timer = self.loop.call_later(HEADER_SECONDS, self._on_timeout)
         open_now: list[Any] = [each for each in self.connections if not each.transport.is_closing()]
@@ -71,7 +72,9 @@ class LimitedProtocol(H11Protocol):
         super().handle_events()
         if self.transport.get_protocol() is not self:  # this is a WebSocket now, which has a protocol of its own
             return self._timer.cancel()
-        incomplete = self._incomplete_part()
+        state = self.conn.their_state
+        has_begun = state is h11.IDLE and self.conn.trailing_data[0]
+        incomplete = "body" if state is h11.SEND_BODY else "headers" if has_begun else ""
         if incomplete != self._incomplete:
             self._incomplete, self._bytes = incomplete, 0
             self._timer.cancel()
@@ -79,18 +82,9 @@ class LimitedProtocol(H11Protocol):
                 self._timer = self.loop.call_later(HEADER_SECONDS, self._on_timeout)
 
     @property
-    def network(self) -> str:
-        return network(self.client[0] if self.client else "")
-
-    @property
     def may_be_closed(self) -> bool:
         """Whether no authenticated request is being answered."""
         return self.cycle is None or self.cycle.response_complete or not self.cycle.scope.get(AUTHENTICATED)
-
-    def _incomplete_part(self) -> str:
-        if self.conn.their_state is h11.SEND_BODY:
-            return "body"
-        return "headers" if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0] else ""
 
     def _on_timeout(self) -> None:
         """Close the connection, unless the body arrives fast enough or reading it is paused."""

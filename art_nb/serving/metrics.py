@@ -8,6 +8,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from art_nb.serving.state import ServerState
@@ -38,6 +39,9 @@ class ServerMetrics:
 
             try:
                 await app(scope, receive, note_status)
+            except ClientDisconnect:  # the client left, or Guard rejected the rest of the body
+                status = "499"
+                raise
             finally:
                 route = getattr(scope.get("route"), "path", "none")  # the route's pattern, so that labels stay few
                 self.requests.labels(route, status).inc()

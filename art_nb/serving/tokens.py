@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from art_nb.inference.bounded import BoundedDict
 from art_nb.storage.checkpoints import write_file
 
 FILE, KEY_FILE = "token.sha256", "cookie.key"
@@ -57,12 +58,10 @@ class LoginCodes:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._expiry: dict[bytes, float] = {}  # of each unused code, by its digest
+        self._expiry = BoundedDict[bytes, float](MAX_CODES)  # of each unused code, by its digest
 
     def issue(self) -> str:
         """Create a code. If there are MAX_CODES unused ones, the oldest becomes invalid."""
-        while len(self._expiry) >= MAX_CODES:
-            del self._expiry[next(iter(self._expiry))]
         code = secrets.token_urlsafe(24)
         self._expiry[_digest(code)] = self._clock() + CODE_SECONDS
         return code

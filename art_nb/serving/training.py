@@ -8,6 +8,7 @@ from typing import Any
 
 from art_nb.backends.errors import StatusError
 from art_nb.backends.steps import StepRequest, choice_advantages
+from art_nb.inference.bounded import BoundedDict
 from art_nb.model import TrainableModel
 from art_nb.serving.registry import ModelRegistry
 from art_nb.serving.specs import ModelSpec, TrainRequest, TrainSFTRequest, read_step_data
@@ -23,7 +24,7 @@ class TrainingRequests:
 
     def __init__(self, models: ModelRegistry, publish: Callable[[ModelSpec | None, str], None]) -> None:
         self.models, self._publish = models, publish
-        self._tasks: dict[str, asyncio.Task] = {}  # by project, name and key
+        self._tasks = BoundedDict[str, asyncio.Task](MAX_KEPT)  # by project, name and key
         self._in_training: ModelSpec | None = None
         models.backend.progress = lambda text: publish(self._in_training, text)
 
@@ -39,8 +40,6 @@ class TrainingRequests:
         key = f"{project}/{name}/{request.key}"
         if key not in self._tasks:
             self._tasks[key] = asyncio.create_task(self._train(model, request))
-            while len(self._tasks) > MAX_KEPT:
-                self._tasks.pop(next(iter(self._tasks)))
         task = self._tasks[key]
         try:
             return await asyncio.shield(task)

@@ -8,7 +8,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from numbers import Real
 from typing import Any
 
@@ -18,6 +18,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.utils.checkpoint import checkpoint
 
+from art_nb.inference.last_layer import narrow_last_layer
 from art_nb.training.fused_lora import fused_lora
 from art_nb.training.grpo import entropy
 from art_nb.training.micro_batches import collate, split_sequences
@@ -29,7 +30,6 @@ from art_nb.training.sequences import TokenSequence
 Report = Callable[[str], None]  # called with a description of the current computation
 SCHEDULE = {"num_train_epochs", "max_steps", "warmup_steps", "warmup_ratio", "lr_scheduler_type", "lr_scheduler_kwargs"}
 NOT_NEGATIVE = {"epsilon", "epsilon_high", "max_grad_norm", "temperature", "weight_decay"}
-NARROWED = ("self_attn.q_proj", "self_attn.o_proj", "mlp")  # modules of the last layer
 MAX_LOGITS = 2**26  # 256 MiB in float32; more are computed in chunks, and recomputed in the backward pass
 
 
@@ -302,33 +302,6 @@ def _uses_prefix_trees(policy: Policy) -> bool:
         stacklevel=5,
     )
     return False
-
-
-@contextmanager
-def narrow_last_layer(decoder: torch.nn.Module, needed: Callable[[], torch.Tensor]) -> Iterator[None]:
-    """On a CPU, restrict the last layer's `NARROWED` modules to the positions marked by `needed()` inside the `with` block.
-
-    needed: returns (B, T) bool; elsewhere these modules output 0, on which no result depends. Keys and values are still
-    computed at all positions.
-    """
-    modules = dict(decoder.layers[-1].named_modules()) if hasattr(decoder, "layers") else {}
-    # On a GPU Unsloth replaces the layer's forward; the MLP of a mixture of experts may return more than a tensor.
-    if decoder.device.type != "cpu" or not {*NARROWED, "mlp.down_proj"} <= modules.keys():
-        yield
-        return
-
-    def select(module, arguments):
-        return (arguments[0][needed()][None],)
-
-    def scatter(module, arguments, output):
-        full = output.new_zeros(*needed().shape, output.shape[-1])
-        return full.masked_scatter(needed()[..., None], output)
-
-    with ExitStack() as hooks:
-        for module in (modules[name] for name in NARROWED):
-            hooks.callback(module.register_forward_pre_hook(select).remove)
-            hooks.callback(module.register_forward_hook(scatter).remove)
-        yield
 
 
 @contextmanager

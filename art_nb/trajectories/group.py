@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from art_nb.metrics import collect_costs
-from art_nb.rollouts.gathering import Gathering, current, in_order
+from art_nb.rollouts.gathering import Gathering, current, discard, in_order
 from art_nb.rollouts.tracebacks import ShortTraceback
 from art_nb.trajectories.trajectory import MetadataValue, Trajectory
 from art_nb.trajectories.usage import add_usage
@@ -112,9 +112,7 @@ class PendingGroup:
 
     def close(self) -> None:
         """Discard the rollouts without running them."""
-        for item in self._items:
-            if hasattr(item, "close"):
-                item.close()
+        discard(self._items)
 
 
 async def attempt(awaitable: Awaitable[Any], gathering: Gathering, check: Callable[[Any], T]) -> T | Exception:

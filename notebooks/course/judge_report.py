@@ -46,7 +46,7 @@ class JudgeReport:
     position: change of a score from the first position in the prompt to the last; 0 is unbiased.
     length: Spearman correlation of scores and lengths in a group, minus that of outcomes and lengths; above 0, the judge
         prefers length more than success explains.
-    attacked: share of groups in which the lowest score rises by more than 0.1 when that trajectory contains an attack;
+    attacked: share of groups whose lowest-scored trajectory gains more than 0.1 when it contains an attack;
         attack_control: the same share without an attack, in another order if the attack changes the order (`LLMJudge`
         derives it from the texts), else with the prompt repeated. Only the difference between the two is due to the attack.
     calls, tokens, cost_usd: per judgement; cached answers cost nothing. cost_usd: None if a price is unknown.
@@ -117,7 +117,7 @@ async def judge_report(
 
 @dataclass(frozen=True)
 class GroupJudgements:
-    """All judgements of one group; None where the judge failed. shuffled: in other orders than `first`."""
+    """All judgements of one group; None where the judge failed. shuffled: with other order seeds."""
 
     group: TrajectoryGroup
     truth: list[float]
@@ -128,7 +128,7 @@ class GroupJudgements:
     attacked: Judgement | None
 
     def other_order(self) -> Judgement | None:
-        """Return the first judgement in another order than `first`, or of a judge without places."""
+        """Return the first of `shuffled` in an order unlike `first`'s, or any if the judge has no places; else None."""
         return next((j for j in self.shuffled if j and self.first and (not j.places or j.places != self.first.places)), None)
 
     def rises(self) -> tuple[float, float] | None:

@@ -28,7 +28,7 @@ def test_the_data_it_sends():
 
 
 def test_the_summary_counts_pairs_ordered_alike():
-    assert JudgeView([group()]).summary() == "1 groups; the judge orders 4.5 of 6 pairs as the truth does"
+    assert JudgeView([group()]).summary() == "1 group; the judge orders 4.5 of 6 pairs as the truth does"
     assert JudgeView([group()] * 2).summary() == "2 groups; the judge orders 9 of 12 pairs as the truth does"
 
 

@@ -331,6 +331,23 @@ def test_a_turn_computes_only_its_new_tokens(policy, sampler):
 # Random draws
 
 
+def test_the_last_layer_is_computed_only_where_a_token_is_sampled(policy, sampler):
+    rows, layers = {0: 0, -1: 0}, sampler.model.base_model.layers
+
+    def count(layer):
+        return lambda module, inputs: rows.update({layer: rows[layer] + inputs[0].shape[:-1].numel()})
+
+    hooks = [layers[layer].mlp.gate_proj.register_forward_pre_hook(count(layer)) for layer in rows]
+    answers = ask(sampler, *([user(board)] for board in boards(0, 3)), temperature=0, max_tokens=3)
+    for hook in hooks:
+        hook.remove()
+    for answer in answers:
+        check_greedy(policy, answer.choices[0])
+        check_logprobs(policy, answer.choices[0])
+    prompts = sum(len(answer.choices[0].prompt_token_ids) for answer in answers)
+    assert rows[-1] == sum(len(answer.choices[0].token_ids) for answer in answers) < prompts / 4 < rows[0]
+
+
 def test_the_same_run_gives_the_same_rollouts(policy):
     def run(seed):
         return [

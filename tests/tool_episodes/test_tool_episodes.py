@@ -215,6 +215,18 @@ def test_malformed_calls(name, arguments, kind, message):
     assert (error.value.kind, str(error.value)) == (kind, message)
 
 
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [({"type": "array", "items": {"type": "integer"}}, ["a"]), ({"type": "integer", "minimum": 1}, 0), ({"type": "string"}, 1)],
+)
+def test_the_message_describes_what_a_value_of_the_right_type_violates(schema, value):
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    with pytest.raises(MalformedCall) as error:
+        parse_arguments([{"type": "function", "function": {"name": "f", "parameters": parameters}}], "f", {"x": value})
+    expected = "a string" if schema == {"type": "string"} else f"valid under {json.dumps(schema)}"
+    assert str(error.value) == f"x must be {expected}"
+
+
 def test_a_schema_may_be_a_union_of_types_or_have_a_pattern_that_only_other_languages_know():
     letters = {"type": "string", "pattern": "^\\p{L}+$"}
     properties = {

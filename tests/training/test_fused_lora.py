@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny_models import make_checkpoint
 
+from art_nb.inference.last_layer import narrow_last_layer
 from art_nb.training.fused_lora import fused_lora
 from art_nb.training.policy import load_policy
-from art_nb.training.trainer import narrow_last_layer
 
 
 @pytest.fixture(scope="module")

@@ -7,12 +7,13 @@ import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
 from keyword import iskeyword
 from typing import Any
 
 from art_nb.environments.tools import resolved
 
-TYPES: dict[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool, "array": list, "object": dict}
+TYPES: dict[str, type] = {"string": str, "integer": int, "number": float, "boolean": bool, "object": dict}
 RESERVED = ("reset", "get_reward", "over", "metrics", "progress", "plain_tool")
 
 
@@ -41,25 +42,37 @@ def listed_tools(kind: type, tools: dict[str, dict]) -> list[Any]:
     return [kind(name=f["name"], description=f["description"], input_schema=f["parameters"]) for f in about]
 
 
-def with_tools(base: type, name: str, tools: Iterable[dict], call: str = "_call") -> type:
+class ConnectedEnvironment(AbstractContextManager):
+    """An episode whose connections `_stack` closes. over: whether the episode has ended."""
+
+    over = False
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.close()
+
+
+def with_tools(base: type, name: str, tools: Iterable[dict]) -> type:
     """Return a subclass of `base` with a method for each tool, which TRL lists and `rollout_environment` calls.
 
-    tools: OpenAI schemas, whose parameters may refer to their own `$defs`. call: the method of `base` that is called with a
+    tools: OpenAI schemas, whose parameters may refer to their own `$defs`. Each method calls `_call` of `base` with the
     tool's name and the dict of its arguments.
 
     Raises: ValueError for a reserved or private tool name, an invalid parameter name, or a recursive schema.
     """
-    return type(name, (base,), {tool["function"]["name"]: _method(tool["function"], call) for tool in tools})
+    return type(name, (base,), {tool["function"]["name"]: _method(tool["function"]) for tool in tools})
 
 
-def _method(function: dict, call: str) -> Callable[..., Any]:
+def _method(function: dict) -> Callable[..., Any]:
     name, parameters = function["name"], resolved(function.get("parameters") or {})
     if not name or name.startswith("_") or name in RESERVED:
         raise ValueError(f"a tool cannot be named {name!r} (reserved, or not public): rename or omit it")
     properties, required = parameters.get("properties", {}), parameters.get("required", [])
 
     def method(self: Any, /, **arguments: Any) -> Any:
-        return getattr(self, call)(name, arguments)
+        return self._call(name, arguments)
 
     kind = inspect.Parameter.KEYWORD_ONLY
     hints = {key: _hint(schema) for key, schema in properties.items()}
@@ -86,6 +99,6 @@ def _method(function: dict, call: str) -> Callable[..., Any]:
 
 def _hint(schema: Any) -> Any:
     kind = schema.get("type") if isinstance(schema, dict) else None
-    if kind == "array" and isinstance(schema.get("items"), dict):
-        return list[_hint(schema["items"])]  # type: ignore[misc]  # transformers takes a bare `list` for an object
+    if kind == "array":
+        return list[_hint(schema.get("items"))]  # type: ignore[misc]  # transformers treats a bare `list` as an object
     return TYPES.get(kind, Any) if isinstance(kind, str) else Any

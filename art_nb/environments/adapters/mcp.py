@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from art_nb.environments.adapters.base import import_extra, with_tools
+from art_nb.environments.adapters.base import ConnectedEnvironment, import_extra, with_tools
 from art_nb.environments.isolation import BrokenEnvironment
 from art_nb.mcp import complete_task_tool
 
@@ -67,13 +67,10 @@ class Connector:
                 return portal, client, tools
 
 
-class McpEnvironment(AbstractContextManager):
+class McpEnvironment(ConnectedEnvironment):
     """One episode with an MCP server, over a connection of its own. Made by `mcp_environment`."""
 
     _setup: tuple[Connector, dict[str, dict], Callable[[Calls], float]]
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
 
     def reset(self, task: str = "", **row: Any) -> str:
         """Connect. Returns the server's instructions and the task; other columns are ignored."""
@@ -83,14 +80,14 @@ class McpEnvironment(AbstractContextManager):
         if tools != known:
             raise BrokenEnvironment("the server's tools have changed since they were listed: call mcp_environment again")
         self._calls: Calls = []
-        self._errors, self._over = 0, False
+        self._errors, self.over = 0, False
         return "\n\n".join(filter(None, (self._client.instructions, task)))
 
     def _call(self, name: str, arguments: dict) -> str:
-        if self._over:
+        if self.over:
             return "The task is finished."
         if name == "complete_task":
-            self._over, text = True, "Thank you."
+            self.over, text = True, "Thank you."
         else:
             needed = self._setup[1][name]["function"]["parameters"].get("required", ())
             text = self._request(name, {key: each for key, each in arguments.items() if each is not None or key in needed})
@@ -118,12 +115,5 @@ class McpEnvironment(AbstractContextManager):
         return float(self._setup[2](self._calls))
 
     @property
-    def over(self) -> bool:
-        return self._over
-
-    @property
     def metrics(self) -> dict[str, float]:
-        return {"calls": len(self._calls), "errors": self._errors, "completed": float(self._over)}
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.close()
+        return {"calls": len(self._calls), "errors": self._errors, "completed": float(self.over)}

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import httpx
 
-from art_nb.environments.adapters.base import import_extra, with_tools
+from art_nb.environments.adapters.base import ConnectedEnvironment, import_extra, with_tools
 from art_nb.environments.isolation import BrokenEnvironment
 
 OVER = "The episode is over."
@@ -64,7 +64,7 @@ def _text(observation: dict) -> str:
     return texts[0] if len(texts) == len(left) == 1 else json.dumps(left, ensure_ascii=False) if left else ""
 
 
-class OpenEnvEnvironment(AbstractContextManager):
+class OpenEnvEnvironment(ConnectedEnvironment):
     """One episode in a session of an OpenEnv server. `openenv_environment` creates subclasses of it.
 
     The reward is the sum of the rewards of reset and steps. OpenEnv reports the end as `done`; an episode that is done
@@ -74,13 +74,10 @@ class OpenEnvEnvironment(AbstractContextManager):
     _setup: tuple[Any, dict[str, Any], Callable[[dict], str]]
     _by_tools: bool
 
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-
     def reset(self, **row: Any) -> str:
         """Open a session and reset it with the row, without `prompt` and None values. Returns the first observation."""
         self._stack.close()
-        self._reward, self._steps, self._done, self._truncated = 0.0, 0, False, False
+        self._reward, self._steps, self.over, self._truncated = 0.0, 0, False, False
         client, options, _ = self._setup
         self._client = self._stack.enter_context(client(**options).sync())
         self._client.async_client._ensure_connected = partial(asyncio.sleep, 0)  # no reconnection: new sessions aren't reset
@@ -88,7 +85,7 @@ class OpenEnvEnvironment(AbstractContextManager):
         return self._seen(self._client.reset(**given))
 
     def _call(self, name: str, arguments: dict) -> str:
-        if self._done:
+        if self.over:
             return OVER
         given = {key: value for key, value in arguments.items() if value is not None}
         action = {"type": "call_tool", "tool_name": name, "arguments": given} if self._by_tools else given
@@ -101,8 +98,8 @@ class OpenEnvEnvironment(AbstractContextManager):
     def _seen(self, result: Any) -> str:
         self._reward += float(result.reward or 0.0)
         metadata = (result.metadata or {}) | (result.observation.get("metadata") or {})
-        self._done = bool(result.done)
-        self._truncated = self._done and bool(result.observation.get("truncated") or metadata.get("truncated"))
+        self.over = bool(result.done)
+        self._truncated = self.over and bool(result.observation.get("truncated") or metadata.get("truncated"))
         return self._setup[2](result.observation)
 
     def get_reward(self) -> float:
@@ -110,13 +107,6 @@ class OpenEnvEnvironment(AbstractContextManager):
         return self._reward
 
     @property
-    def over(self) -> bool:
-        return self._done
-
-    @property
     def metrics(self) -> dict[str, float]:
-        terminated = self._done and not self._truncated
+        terminated = self.over and not self._truncated
         return {"steps": self._steps, "terminated": float(terminated), "truncated": float(self._truncated)}
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from art_nb.environments.adapters.base import call_and_await, import_extra, with_tools
+from art_nb.environments.adapters.base import ConnectedEnvironment, call_and_await, import_extra, with_tools
 from art_nb.environments.adapters.mcp import Connector
 
 
@@ -67,14 +67,11 @@ def _connections(toolsets: list[Any]) -> list[tuple[str, Connector]]:
     return [(f"{each.server_name}_" if each.server_name else "", Connector(partial(server, each), {})) for each in toolsets]
 
 
-class VerifiersEnvironment(AbstractContextManager):
+class VerifiersEnvironment(ConnectedEnvironment):
     """One task of a taskset. Made by `verifiers_environment`."""
 
     plain_tool = "answer"
     _setup: tuple[Any, Any, Callable[[], list[Any]]]
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
 
     def reset(self, index: int = 0, **row: Any) -> str:
         """Start the task at this position. Returns its system prompt, if any, and its prompt; other columns are ignored."""
@@ -100,7 +97,7 @@ class VerifiersEnvironment(AbstractContextManager):
         trace, agent = (import_extra(f"verifiers.v1.{name}", "verifiers") for name in ("trace", "configs.agent"))
         about = trace.TraceTask(type=type(self._task).__name__, data=self._task.data, key=self._task.key)
         self._trace = vf.Trace(task=about, agent=trace.AgentInfo(config=agent.AgentConfig()))
-        self._over, self._scored, text = False, False, self._task.data.prompt_text
+        self.over, self._scored, text = False, False, self._task.data.prompt_text
         if self._task.data.system_prompt:
             text = f"{self._task.data.system_prompt}\n\n{text}"
         self._add(vf.UserMessage(content=text))
@@ -111,7 +108,7 @@ class VerifiersEnvironment(AbstractContextManager):
         self._trace.nodes.append(node(parent=last if last >= 0 else None, message=message, sampled=sampled))
 
     def _call(self, name: str, arguments: dict) -> str:
-        if self._over:
+        if self.over:
             return "The task is over."
         vf, (portal, client, tool) = self._setup[0], self._clients[name]
         given = {key: value for key, value in arguments.items() if value is not None}
@@ -122,7 +119,7 @@ class VerifiersEnvironment(AbstractContextManager):
         self._add(vf.AssistantMessage(tool_calls=[vf.ToolCall(id=call, name=name, arguments=written)]), sampled=True)
         self._add(vf.ToolMessage(tool_call_id=call, name=name, content=text))
         for stop in self._task.hooks("stop"):
-            self._over = self._over or bool(self._portal.call(partial(call_and_await, stop, self._trace)))
+            self.over = self.over or bool(self._portal.call(partial(call_and_await, stop, self._trace)))
         return text
 
     def answer(self, text: str) -> str:
@@ -132,14 +129,14 @@ class VerifiersEnvironment(AbstractContextManager):
         Args:
             text: the answer.
         """
-        if not self._over:
+        if not self.over:
             self._add(self._setup[0].AssistantMessage(content=text), sampled=True)
-            self._over = True
+            self.over = True
         return "Thank you."
 
     def get_reward(self) -> float:
         """Return the weighted sum of the task's rewards; 0 before the end. Raises: any exception of a reward function."""
-        if not self._over:
+        if not self.over:
             return 0.0
         if not self._scored:
             self._portal.call(self._task.score, self._trace)
@@ -147,13 +144,6 @@ class VerifiersEnvironment(AbstractContextManager):
         return float(self._trace.reward)
 
     @property
-    def over(self) -> bool:
-        return self._over
-
-    @property
     def metrics(self) -> dict[str, float]:
         rewards = {name: each.score for name, each in self._trace.rewards.items() if each is not None}
         return {name: float(value) for name, value in {**self._trace.metrics, **rewards}.items() if value is not None}
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.close()

@@ -21,7 +21,7 @@ class ConversationEnded(Exception):
 
 
 class RuleAgent:
-    """An agent without a model that makes each choice correctly with probability `skill`.
+    """A rule-based agent that makes each choice correctly with probability `skill`.
 
     The choices: whether to ask for confirmation, to check the rules, to decline what they forbid, and which item, variant
     and payment method to use. It reads only the conversation, and understands the wording of the course's customers.

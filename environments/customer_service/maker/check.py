@@ -14,6 +14,12 @@ from customer_service.policy_monitor import PolicyMonitor
 from customer_service.tasks import Task
 from customer_service.world import World, is_error
 
+ASKED_BY = {  # for each call, a word of the wish that asks for it
+    "return_delivered_order_items": "return", "exchange_delivered_order_items": "exchange", "cancel_pending_order": "cancel",
+    "modify_pending_order_items": "change", "modify_pending_order_payment": "pay", "cancel_reservation": "cancel",
+    "update_reservation_flights": "move", "book_reservation": "fly", "send_certificate": "compensation",
+}  # fmt: skip
+
 
 def problems(world: World, tasks: Sequence[Task]) -> list[str]:
     """Return the faults of the tasks and the splits; empty if all are sound."""
@@ -28,7 +34,8 @@ def problems(world: World, tasks: Sequence[Task]) -> list[str]:
 def problems_of(world: World, task: Task) -> Iterator[str]:
     """Yield the faults of one task."""
     yield from _identity_problems(world, task)
-    yield from _action_problems(world, task)
+    faults = list(_action_problems(world, task))
+    yield from faults
     for output in task.outputs:
         orders = [world.call("get_order_details", {"order_id": key}) for key in re.findall(r"#W\d+", task.wants["wish"])]
         if not any(output in order for order in orders):
@@ -36,7 +43,7 @@ def problems_of(world: World, task: Task) -> Iterator[str]:
     wish = _final_wish(task)
     if not task.actions and not task.outputs and not _forbidden(world, task, wish):
         yield f"nothing is due, but no rule forbids {wish!r}"
-    if task.actions and not _determined(world, task, wish):
+    if task.actions and not faults and not _determined(world, task, wish):
         yield f"{wish!r} does not determine {task.actions}"
 
 
@@ -86,11 +93,12 @@ def _final_wish(task: Task) -> str:
 def _forbidden(world: World, task: Task, wish: str) -> bool:
     """Return whether a rule or a tool forbids the wish."""
     if key := re.search(r"cancel order (#W\d+)", wish):
-        order = world.records("orders")[key[1]]
-        return order["user_id"] != task.user_id or order["status"] != "pending"
+        order = world.records("orders").get(key[1])
+        return order is not None and (order["user_id"] != task.user_id or order["status"] != "pending")
     if world.domain == "retail" or not (key := re.search(r"\b[A-G]\d{5}\b", wish)):
         return False
-    reservation = world.records("reservations")[key[0]]
+    if not (reservation := world.records("reservations").get(key[0])):
+        return False
     if "cancel reservation" in wish:
         return not may_cancel(reservation, world.records("flights"), task.wants["facts"]["reason"])
     if "compensation" in wish:
@@ -115,9 +123,20 @@ def _determined(world: World, task: Task, wish: str) -> bool:
         matching = [v for v in variants.values() for n in new if v["options"] == n["options"]]
         if len(matching) != len(new) or not all(value in wish for n in new for value in n["options"].values()):
             return False
+    stated = [ASKED_BY.get(name, ""), *(leg["date"] for leg in arguments.get("flights", ()))]
+    if name == "book_reservation":
+        stated += [arguments["origin"], arguments["destination"], f"in {arguments['cabin'].replace('_', ' ')}"]
+    elif name == "update_reservation_baggages":
+        stated.append(f"add {arguments['total_baggages'] - world.records('reservations')[record]['total_baggages']} bag")
+    elif name == "update_reservation_passengers":
+        old = world.records("reservations")[record]["passengers"]
+        stated += [f"{p['first_name']} {p['last_name']}" for p in arguments["passengers"] if p not in old]
+    if not all(part in wish for part in stated):
+        return False
     if "reason" in arguments:
         return str(arguments["reason"]) in text
-    if key := arguments.get("payment_method_id") or arguments.get("payment_id"):
+    booking = (payment["payment_id"] for payment in arguments.get("payment_methods", ()))
+    if key := arguments.get("payment_method_id") or arguments.get("payment_id") or next(booking, None):
         methods = world.records("users")[task.user_id]["payment_methods"]
         source = methods[key]["source"]
         return source.replace("_", " ").lower() in text.lower() and sum(m["source"] == source for m in methods.values()) == 1

@@ -54,29 +54,30 @@ license: apache-2.0
 ---
 # The made-up mailbox
 
-{mails:,} mails of a company that does not exist, from {first} to {last}, and questions about them. Everything is
+{mails:,} emails of a company that does not exist, from {first} to {last}, and questions about them. Everything is
 invented: no name, address or text is from a real mailbox.
 
-Made by `python -m data mailbox` (maker/build.py; maker.py makes the mails from words.py) from seed {seed}.
+Made by `python -m data mailbox` (maker/build.py; maker.py makes the emails from words.py) from seed {seed}.
 
 | | |
 | --- | --- |
-| people with an inbox | {people}; {smallest} to {largest} mails in each |
-| replies / forwards | {replies:,} / {forwards:,}, each quoting the previous mail |
+| people with an inbox | {people}; {smallest} to {largest} emails in each |
+| replies / forwards | {replies:,} / {forwards:,}, each quoting the email that it answers or forwards |
 | questions | {questions} |
 | kinds of answer | {kinds} |
 | questions for the first value of something that changed later | {changed} |
 
-- `mails.jsonl.gz`: one mail per line, by date. On first use `email_search.course_mailbox()` builds an SQLite database with
+- `mails.jsonl.gz`: one email per line, by date. On first use `email_search.course_mailbox()` builds an SQLite database with
   a full-text index from it, in the user's cache folder.
-- `scenarios.jsonl`: one question per line, with its answer and the ids of all mails in the user's inbox
-  that are about the question and contain it.
+- `scenarios.jsonl`: one question per line, with its answer and the ids of all emails in the user's inbox
+  that are about the question and contain the answer.
 
 The people of train, val and test work in three offices that send each other no mail with facts, and no two questions ask
 for the same fact (a project and topic, sometimes with a month or a sender). Each answer is in the body of its sources,
-after the part that a search result shows. No other mail of the inbox about the same thing contains it. If a value has
-changed, the question asks for the final one or explicitly for the first. maker/check.py verifies all of this from the
-finished mails, independently of how they were made.
+after the part that a search result shows. No other email in the inbox about the same thing contains it. If a value has
+changed, the question asks for the final one or explicitly for the first. maker/check.py verifies questions, answers, sources
+and splits from the finished emails. It shares only the patterns of values with the maker, and does not check the mail
+between offices.
 
 SHA256SUMS lists the files' hashes. Licence: Apache-2.0.
 """

@@ -1,7 +1,7 @@
 """Check scenarios against the finished emails: each answer is in its sources, and in no other email about the question.
 
-It does not depend on how the emails are made. An email is about a question if it contains the question's keywords and
-matches its sender and dates. An email's own text ends where it begins to quote.
+It shares only the patterns of values (`words.KINDS`) with the maker. An email is about a question if it contains the
+question's keywords and matches its sender and dates. An email's own text ends where it begins to quote.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def problems_of(scenario: Scenario, inbox: Sequence[Mail]) -> Iterator[str]:
         yield f"its answer {scenario.answer!r} is also in {sorted(others)}"
     stated = [values for mail in about if (values := KINDS[scenario.kind].pattern.findall(own_text(mail.body)))]
     if not stated or set(stated[0 if scenario.which == "first" else -1]) != {scenario.answer}:
-        yield f"the mails state {stated}; the {scenario.which} of these is not {scenario.answer!r}"
+        yield f"the emails state {stated}; the {scenario.which} of these is not {scenario.answer!r}"
     for mail in about:
         if _contains(f"{mail.sender.name}\n{mail.date[:10]}\n{mail.subject}\n{snippet(mail.body)}", scenario.answer):
             yield f"its answer {scenario.answer!r} is visible without reading {mail.message_id}"

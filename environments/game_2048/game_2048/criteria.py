@@ -71,14 +71,14 @@ def completeness(trajectory: Trajectory) -> tuple[float, str]:
     if game.largest >= game.goal and not game.fault:
         return 1.0, "it was played until it was won"
     full = len(game.board) ** 2 * game.goal
-    return min(1.0, (log2(game.total) - 1) / (log2(full) - 1)), f"it went on for {len(game.answers)} answers"
+    return min(1.0, (log2(game.total) - 1) / (log2(full) - 1)), f"number of answers: {len(game.answers)}"
 
 
 def user_satisfaction(trajectory: Trajectory) -> tuple[float, str]:
     """The share of answers that are exactly one of the four directions."""
     answers = replay(trajectory).answers
     clear = sum(answer in MOVES for answer in answers)
-    return clear / len(answers) if answers else 0.0, f"{clear} of {len(answers)} answers are a direction and nothing else"
+    return clear / len(answers) if answers else 0.0, f"answers that are just a direction: {clear} of {len(answers)}"
 
 
 CRITERIA = weighted(

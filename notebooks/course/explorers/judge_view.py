@@ -27,9 +27,9 @@ class JudgeView(View):
     groups: scored groups. truth: the true outcome of a trajectory, higher is better, or the name of its metric; by default
     the reward before judging.
 
-    "my order" hides scores and truth: drag the trajectories (or move them with Alt and an arrow key) into your order, and
-    see how many pairs you order as the truth and as the judge do. `mine` contains your orders, as {index of the group:
-    indices of trajectories, best first}.
+    The order "my own" hides scores and truth: drag the trajectories (or move them with Alt and an arrow key) into your
+    order, and see how many pairs you order as the truth and as the judge do. `mine` contains your orders, as
+    {index of the group, as a string: indices of trajectories, best first}.
 
     Raises: ValueError when there is no group, a trajectory was not judged or lacks the metric, or a value is not finite.
     """
@@ -52,7 +52,8 @@ class JudgeView(View):
         for group in self.groups:
             share, n = pairs_right([member["truth"] for member in group], [member["score"] for member in group])
             right, pairs = right + share * n, pairs + n
-        return f"{len(self.groups)} groups; the judge orders {right:g} of {pairs:g} pairs as the truth does"
+        groups = "1 group" if len(self.groups) == 1 else f"{len(self.groups)} groups"
+        return f"{groups}; the judge orders {right:g} of {pairs:g} pairs as the truth does"
 
     def static_png(self) -> bytes:
         group = self.groups[0]
@@ -79,7 +80,9 @@ class JudgeView(View):
 def _member(trajectory: Trajectory, truth: Callable[[Trajectory], float] | str) -> dict:
     named = {"ruler_score", truth} if isinstance(truth, str) else {"ruler_score"}
     if missing := sorted(named - set(trajectory.metrics)):
-        raise ValueError(f"{trajectory} lacks the metrics {missing}. Judge it first: await ruler_score_group(group, ...)")
+        judge_first = "Judge it first: await ruler_score_group(group, ...)"
+        advice = judge_first if "ruler_score" in missing else "Choose another `truth`."
+        raise ValueError(f"{trajectory} lacks the metrics {missing}. {advice}")
     reasons = [line.removeprefix(REASON) for line in trajectory.logs if line.startswith(REASON)]
     text = "\n\n".join(map(turn_text, trajectory.record()["turns"]))
     score = float(trajectory.metrics["ruler_score"])

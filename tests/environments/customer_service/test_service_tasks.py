@@ -77,6 +77,25 @@ def test_the_checker_accepts_the_tasks_and_rejects_corrupted_ones(domain):
     assert any("splits" in found for found in problems(world, [task, replace(task, id="x", split="test")]))
 
 
+@pytest.mark.parametrize(("domain", "calls"), [("retail", 5), ("airline", 6)])
+def test_the_checker_rejects_a_wish_that_does_not_say_what_to_do(domain, calls):
+    tasks = [task for task in course_tasks(domain, "train") if task.actions and not {"second", "change"} & task.wants.keys()]
+    world, by_call = course_world(domain), {task.actions[-1].name: task for task in tasks}
+    assert len(by_call) == calls
+    for task in by_call.values():
+        arguments = task.actions[-1].arguments
+        record = arguments.get("reservation_id") or arguments.get("order_id")
+        vague = replace(task, wants=task.wants | {"wish": f"Do something with {record}."})
+        assert any("does not determine" in found for found in problems(world, [vague])), task
+
+
+@pytest.mark.parametrize(("domain", "record"), [("retail", "order #W1"), ("airline", "reservation A00000")])
+def test_a_wish_about_an_unknown_record_is_a_fault(domain, record):
+    task = next(task for task in course_tasks(domain, "val") if not task.actions and not task.outputs)
+    unknown = replace(task, wants=task.wants | {"wish": f"cancel {record}"})
+    assert any("no rule forbids" in found for found in problems(course_world(domain), [unknown]))
+
+
 def test_every_trait_of_a_customer_occurs_in_the_tasks():
     tasks = [task for domain in DOMAINS for task in course_tasks(domain, "train")]
     for trait in ("change", "second", "correction", "pushes", "rude"):
