@@ -177,10 +177,11 @@ def _expected(schema: dict | bool) -> str:
         return json.dumps(schema["const"])
     if "enum" in schema:
         return f"one of {', '.join(map(str, schema['enum']))}"
-    if schema.get("items") == {"type": "string"}:
+    kept = {key: value for key, value in schema.items() if key not in ("title", "description", "default")}
+    if kept == {"type": "array", "items": {"type": "string"}}:
         return "a list of strings"
-    if schema.keys() <= {"type", "title", "description", "default"} and str(schema.get("type")) in _DESCRIBED:
-        return _DESCRIBED[schema["type"]]
+    if kept.keys() == {"type"} and str(kept["type"]) in _DESCRIBED:
+        return _DESCRIBED[kept["type"]]
     return f"valid under {json.dumps(schema)}"
 
 

@@ -15,9 +15,9 @@ def narrow_last_layer(decoder: torch.nn.Module, needed: Callable[[], torch.Tenso
     needed: returns (B, T) bool; elsewhere these modules output 0, on which no result depends. Keys and values are still
     computed at all positions.
     """
-    modules = dict(decoder.layers[-1].named_modules()) if hasattr(decoder, "layers") else {}
-    # On a GPU Unsloth replaces the layer's forward; the MLP of a mixture of experts may return more than a tensor.
-    if decoder.device.type != "cpu" or not {*NARROWED, "mlp.down_proj"} <= modules.keys():
+    on_cpu = decoder.device.type == "cpu" and hasattr(decoder, "layers")  # on a GPU Unsloth replaces the layer's forward
+    modules = dict(decoder.layers[-1].named_modules()) if on_cpu else {}
+    if not {*NARROWED, "mlp.down_proj"} <= modules.keys():  # the MLP of a mixture of experts may return more than a tensor
         yield
         return
 

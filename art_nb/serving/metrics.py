@@ -24,7 +24,7 @@ class ServerMetrics:
         self.registry.register(self)
 
     def middleware(self, app: ASGIApp) -> ASGIApp:
-        """Wrap `app` to count its HTTP requests and their seconds."""
+        """Wrap `app` to count its HTTP requests and their seconds. Status 499: the body ended early or was rejected."""
 
         async def counted(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] != "http":
@@ -39,7 +39,7 @@ class ServerMetrics:
 
             try:
                 await app(scope, receive, note_status)
-            except ClientDisconnect:  # the client left, or Guard rejected the rest of the body
+            except ClientDisconnect:
                 status = "499"
                 raise
             finally:

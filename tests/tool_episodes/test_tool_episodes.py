@@ -217,7 +217,10 @@ def test_malformed_calls(name, arguments, kind, message):
 
 @pytest.mark.parametrize(
     ("schema", "value"),
-    [({"type": "array", "items": {"type": "integer"}}, ["a"]), ({"type": "integer", "minimum": 1}, 0), ({"type": "string"}, 1)],
+    [
+        ({"type": "array", "items": {"type": "integer"}}, ["a"]), ({"type": "integer", "minimum": 1}, 0), ({"type": "string"}, 1),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, []),
+    ],
 )
 def test_the_message_describes_what_a_value_of_the_right_type_violates(schema, value):
     parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}

@@ -34,12 +34,12 @@ def connect(address: str, cpus: int) -> bool:
     for left in reversed(range(STARTS)):
         try:
             ray.init(address=address, **options)
-            break
+            return True
         except Exception as error:
             ray.shutdown()
             if not left or "timed out during startup" not in str(error):
                 raise
-    return True
+    raise AssertionError  # unreachable: the last attempt returns or raises
 
 
 async def until_ready(actor: Any) -> Any:

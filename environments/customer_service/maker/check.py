@@ -131,7 +131,7 @@ def _determined(world: World, task: Task, wish: str) -> bool:
     elif name == "update_reservation_passengers":
         old = world.records("reservations")[record]["passengers"]
         stated += [f"{p['first_name']} {p['last_name']}" for p in arguments["passengers"] if p not in old]
-    if not all(part in wish for part in stated):
+    if not all(re.search(rf"\b{re.escape(part)}", wish) for part in stated):
         return False
     if "reason" in arguments:
         return str(arguments["reason"]) in text

@@ -78,7 +78,7 @@ def test_the_checker_accepts_the_tasks_and_rejects_corrupted_ones(domain):
 
 
 @pytest.mark.parametrize(("domain", "calls"), [("retail", 5), ("airline", 6)])
-def test_the_checker_rejects_a_wish_that_does_not_say_what_to_do(domain, calls):
+def test_the_checker_rejects_an_ambiguous_wish(domain, calls):
     tasks = [task for task in course_tasks(domain, "train") if task.actions and not {"second", "change"} & task.wants.keys()]
     world, by_call = course_world(domain), {task.actions[-1].name: task for task in tasks}
     assert len(by_call) == calls
