@@ -13,6 +13,7 @@ from scripted_client import ScriptedClient
 
 import art_nb as art
 from art_nb.environments import BrokenEnvironment, environment_tools, rollout_environment
+from art_nb.environments.adapters.base import with_tools
 from art_nb.environments.isolation import IsolatedCalls
 from email_search import EmailSearch, course_mailbox, scenarios
 from email_search.environment import EmailSearchEnvironment
@@ -56,6 +57,14 @@ class Counter:
 def test_tools_are_those_that_transformers_derives():
     utils = pytest.importorskip("transformers.utils")
     assert list(environment_tools(Counter()).values()) == [utils.get_json_schema(Counter.add), utils.get_json_schema(Counter.double)]
+
+
+def test_an_array_without_a_type_of_its_items_is_an_array_for_trl():
+    utils = pytest.importorskip("transformers.utils")
+    parameters = {"type": "object", "properties": {"x": {"type": "array", "description": "values."}}, "required": ["x"]}
+    tools = [{"function": {"name": "f", "description": "Do it.", "parameters": parameters}}]
+    schema = utils.get_json_schema(with_tools(object, "Tools", tools).f)
+    assert schema["function"]["parameters"]["properties"]["x"]["type"] == "array"
 
 
 def test_the_schema_of_an_override_has_the_inherited_description_whatever_its_first_parameter_is_called():
