@@ -70,10 +70,7 @@ class SamplerActor:
             await self.ready()
             for name, adapter in adapters.items():
                 if not self.policies.has(name, adapter.hex()):
-                    before = self.policies.at()
-                    self.policies.add(name, adapter.hex(), await adapter)
-                    if before != self.policies.at():  # drop the caches of the previous latest, as `LoadedModel.finish` does
-                        self.sampler.forget(before)
+                    self._add(name, adapter.hex(), await adapter)
             self.policies.drop_oldest(adapters)
             exchange = Exchange.model_validate(fields)
             session = self.sessions.session(key, exchange.number, self._answer)
@@ -81,6 +78,13 @@ class SamplerActor:
             for _ in range(2):  # let each request look up its policy before the next exchange can drop that policy
                 await asyncio.sleep(0)
         return await exchanging
+
+    def _add(self, name: str, version: str, adapter: bytes) -> None:
+        """Add an adapter. If it is the new latest, drop the caches of the previous one, as `LoadedModel.finish` does."""
+        before = self.policies.at()
+        self.policies.add(name, version, adapter)
+        if before != self.policies.at():
+            self.sampler.forget(before)
 
     async def _answer(self, *, model: str, **parameters: Any) -> ChatCompletion | Chunks:
         policy = self.policies.get(model)

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from openai import AsyncOpenAI
 
@@ -22,9 +22,12 @@ from art_nb.backends.ray.pool import Adapters, PooledSampler, SamplerPool
 from art_nb.backends.ray.rollout_worker import RolloutWorkers
 from art_nb.backends.steps import StepRequest, StepState, numbers, set_advantages
 from art_nb.inference.client import InProcessClient
-from art_nb.model import Model, TrainableModel
+from art_nb.model import Model
 from art_nb.training.names import PolicyNames
 from art_nb.types import LocalTrainResult, TrainConfig
+
+if TYPE_CHECKING:
+    from art_nb.model import TrainableModel
 
 T = TypeVar("T")
 START_WARNING = 60.0  # seconds between warnings that list the free resources, while an actor has not started

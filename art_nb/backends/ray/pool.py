@@ -33,29 +33,36 @@ class SamplerLost(ConnectionError):
     """The sampler died during the request."""
 
 
-class Adapters(dict[str, Any]):
+class Adapters:
     """References to the adapters of one model in Ray's object store, by the policy's name.
 
-    An adapter is put there, as the content of its file, when a sampler needs it and no reference to it is kept. Call
-    `update` with references that another process has created, and `clear` after the files have been replaced.
+    An adapter is put there, as the content of its file, when a sampler needs it and no reference to it is kept.
     """
 
     def __init__(self, names: PolicyNames):
-        super().__init__()
         self._names = names
+        self._refs: dict[str, Any] = {}
 
     def __call__(self, policies: set[str]) -> dict[str, Any]:
         """Return Ray's references to the adapters of these policies, by name; the base model has none."""
         import ray
 
         steps = {name: step for name in policies if (step := self._names.step_of(name)) is not None}
-        for name in steps.keys() - self.keys():
-            self[name] = ray.put((self._names.checkpoint(steps[name]) / ADAPTER_FILE).read_bytes())
-        found = {name: self.pop(name) for name in steps}
-        self.update(found)
-        while len(self) > max(KEPT_ADAPTERS, len(steps)):
-            del self[next(iter(self))]
+        for name in steps.keys() - self._refs.keys():
+            self._refs[name] = ray.put((self._names.checkpoint(steps[name]) / ADAPTER_FILE).read_bytes())
+        found = {name: self._refs.pop(name) for name in steps}
+        self._refs |= found
+        while len(self._refs) > max(KEPT_ADAPTERS, len(steps)):
+            del self._refs[next(iter(self._refs))]
         return found
+
+    def add(self, refs: dict[str, Any]) -> None:
+        """Add references that another process has created, by the policy's name."""
+        self._refs |= refs
+
+    def clear(self) -> None:
+        """Drop all references, because the files have been replaced."""
+        self._refs.clear()
 
 
 class PooledSampler:

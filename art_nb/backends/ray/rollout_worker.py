@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from openai import AsyncOpenAI
-
-from art_nb.backends.ray.actors import ActorSpec
 from art_nb.backends.ray.calls import ask
 from art_nb.backends.ray.pool import Adapters, PooledSampler, SamplerPool
 from art_nb.inference.client import InProcessClient
-from art_nb.model import Model
-from art_nb.training.names import PolicyNames
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+    from art_nb.backends.ray.actors import ActorSpec
+    from art_nb.model import Model
+    from art_nb.training.names import PolicyNames
 
 MAX_ROLLOUTS = 1000  # concurrent rollouts per worker
 FIRST_COUNT_STEP = 2**32  # between the initial prompt counts of two workers; no worker samples one prompt that often
@@ -67,7 +69,7 @@ class RolloutActor:
         if step > self.pool.names.step:  # that of a rollout repeated after its actor died may be lower
             self.pool.forget(self.pool.names.at())
             self.pool.names.step = step
-        self.adapters.update(adapters)
+        self.adapters.add(adapters)
         self.model.config = config
         result = await rollout(self.model, *arguments)
         sampled, self.pool.tokens_sampled = self.pool.tokens_sampled, 0
