@@ -176,11 +176,10 @@ class BatchDecoder(Decoder):
         ids = np.fromiter((t for each in generations for t in (*each.pending, *each.speculated)), dtype=np.int64)
         adapted = policies[0].adapter is not None
         adapters = {"adapters": [policy.adapter for policy in policies], "counts": counts} if adapted else {}
-        decoder = getattr(policies[0].model, "base_model", None)
         with ExitStack() as narrow:
-            if decoder is not None and len(kept) < len(ids) and not adapted:  # unmerged adapters need all tokens in order
+            if len(kept) < len(ids) and not adapted:  # unmerged adapters need all tokens in order
                 needed = torch.zeros(1, len(ids), dtype=torch.bool, device=self._device).index_fill(1, kept, True)
-                narrow.enter_context(narrow_last_layer(decoder, lambda: needed))
+                narrow.enter_context(narrow_last_layer(policies[0].model.base_model, lambda: needed))
             logits = policies[0].model(
                 input_ids=torch.from_numpy(ids)[None].to(self._device), position_ids=positions, use_cache=True,
                 past_key_values=cache, slot_cache=cache, logits_to_keep=kept, **adapters,

@@ -21,7 +21,7 @@ def narrow_last_layer(decoder: torch.nn.Module, needed: Callable[[], torch.Tenso
         yield
         return
 
-    def places() -> torch.Tensor:  # with indices, torch selects and scatters rows several times as fast as with a mask
+    def places() -> torch.Tensor:  # faster than the mask itself with two threads (benchmarks/RESULTS.md)
         return needed().flatten().nonzero()[:, 0]
 
     def select(module, arguments):

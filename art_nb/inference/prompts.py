@@ -217,5 +217,8 @@ class PromptEncoder:
         """
         cut = max((text.rfind(end) for end in self._ends), default=-1)
         if cut >= 0 and text.startswith(prompt):
-            same = [*self._answered.get(text[:cut], ()), AnsweredConversation(ids, slot)]
-            self._answered[text[:cut]] = same[-MAX_CONVERSATIONS_PER_TEXT:]
+            if text[:cut] not in self._answered:
+                self._answered[text[:cut]] = []
+            same = self._answered[text[:cut]]
+            same.append(AnsweredConversation(ids, slot))
+            del same[:-MAX_CONVERSATIONS_PER_TEXT]

@@ -44,7 +44,7 @@ class Babbling:
 
     def __init__(self, vocabulary, seed=0, logits=None):
         self.vocabulary, self.draws, self.logits = vocabulary, torch.Generator().manual_seed(seed), logits
-        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.device, self.dtype, self.base_model = torch.device("cpu"), torch.float32, self
         self.config = SimpleNamespace(max_position_embeddings=4000, num_hidden_layers=1)
         self.generation_config = SimpleNamespace(eos_token_id=2)
 

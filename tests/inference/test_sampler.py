@@ -311,6 +311,7 @@ def count_computed(sampler):
 class CountedForwards:
     def __init__(self, model, sizes):
         self.model, self.sizes, self.config, self.device = model, sizes, model.config, model.device
+        self.base_model = model.base_model
 
     def __call__(self, input_ids, **options):
         self.sizes.append(input_ids.numel())
@@ -500,7 +501,7 @@ class ScriptedLogits:
 
     def __init__(self, vocabulary, scripts):
         self.vocabulary, self.scripts = vocabulary, scripts
-        self.device, self.dtype = torch.device("cpu"), torch.float32
+        self.device, self.dtype, self.base_model = torch.device("cpu"), torch.float32, self
         self.config = SimpleNamespace(max_position_embeddings=2000, num_hidden_layers=1)
         self.generation_config = SimpleNamespace(eos_token_id=2)
         self.answers = {}  # by slot: start position and tokens
