@@ -18,7 +18,7 @@ Adapter = dict[str, tuple[torch.Tensor, torch.Tensor]]
 class NamedPolicy:
     """A policy and its name. Its weights never change: an update creates another policy.
 
-    seed: part of the seed of every draw; any value with a repr. model: has the call interface and the `base_model` of a transformers model.
+    seed: part of the seed of every draw; any value with a repr. model: called like a transformers model, with `base_model`.
     adapter: passed to `model`, a `MultiLoraModel` that policies share; None: `model` itself has the policy's weights.
     """
 
