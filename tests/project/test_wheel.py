@@ -87,7 +87,9 @@ def outside(folder: Path, **variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ART_NB_", "VIRTUAL_ENV"))}
     if this_machine().cpu_index:  # prefer the CPU build of torch, as `make setup` does
         variables["PIP_EXTRA_INDEX_URL"] = CPU_INDEX
-    return kept | {"HOME": str(folder), "PIP_CACHE_DIR": pip_cache()} | variables
+    python = Path(sys._base_executable).parent  # "python3" is the one that runs the tests, as in `install`
+    path = os.pathsep.join([str(python), os.environ["PATH"]])
+    return kept | {"HOME": str(folder), "PIP_CACHE_DIR": pip_cache(), "PATH": path} | variables
 
 
 def pip_cache() -> str:
