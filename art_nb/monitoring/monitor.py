@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from openai.types.chat.chat_completion import Choice
 
 from art_nb.trajectories import TrajectoryGroup
 from art_nb.trajectories.records import histories
+
+RETRY_DELAYS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)  # seconds before each retry; the last repeats
 
 
 @dataclass(frozen=True)
@@ -75,8 +78,8 @@ class ServiceRejected(Exception):
 class Monitor(contextlib.AbstractContextManager):
     """Base class of monitors; subclasses implement `send`.
 
-    A thread sends entries from a queue. While the service is unavailable, an entry is retried after 1, 2, 4, ... seconds, at
-    most a minute; entries that do not fit into the queue are dropped. Only the first problem is shown, as a warning.
+    A thread sends entries from a queue. While the service is unavailable, an entry is retried after 1, 2, 4, ... seconds
+    (RETRY_DELAYS); entries that do not fit into the queue are dropped. Only the first problem is shown, as a warning.
 
     patience: seconds that `close`, which is called at exit, waits for unsent entries. backlog: size of the queue in entries.
     sent, lost: numbers of entries sent and dropped. trouble: the first problem, or None.
@@ -100,9 +103,6 @@ class Monitor(contextlib.AbstractContextManager):
     def submit(self, entry: LogEntry) -> None:
         """Queue an entry for sending; return at once."""
         self._warn_once()
-        if self._rejected:
-            self.lost += 1
-            return
         if self._thread is None or not self._thread.is_alive():
             self._waiting: queue.Queue[LogEntry | None] = queue.Queue(self.backlog)  # None marks the end
             self._closing = threading.Event()
@@ -156,7 +156,7 @@ class Monitor(contextlib.AbstractContextManager):
             self.report_trouble(error)
 
     def _deliver(self, entry: LogEntry, closing: threading.Event) -> None:
-        delay = 1.0  # then 2, 4, ..., at most a minute
+        delays = chain(RETRY_DELAYS, repeat(RETRY_DELAYS[-1]))
         while not self._rejected:
             try:
                 self.send(entry)
@@ -164,9 +164,8 @@ class Monitor(contextlib.AbstractContextManager):
                 return
             except ServiceUnavailable as error:
                 self.report_trouble(error)
-                if closing.wait(delay):
+                if closing.wait(next(delays)):
                     break
-                delay = min(60.0, 2 * delay)
             except Exception as error:
                 self._rejected = isinstance(error, ServiceRejected)
                 self.report_trouble(error)

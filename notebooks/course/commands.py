@@ -51,17 +51,11 @@ def test(*options: str) -> int:
 
         print(f"The tests need more packages than the course: run `{SETUP} dev` first.", file=sys.stderr)
         return 1
-    lint, types, tests = QUICK_CHECKS if options else CHECKS
-    if code := _start(lint).wait():
-        return code
-    checking = _start(types)  # beside the tests, for a minute
-    code = _start(tests).wait()
-    return checking.wait() or code
-
-
-def _start(check: list[str]) -> subprocess.Popen:
-    print("$", *check, flush=True)
-    return subprocess.Popen([sys.executable, "-m", *check], cwd=ROOT)
+    for check in QUICK_CHECKS if options else CHECKS:
+        print("$", *check, flush=True)
+        if code := subprocess.run([sys.executable, "-m", *check], cwd=ROOT).returncode:
+            return code
+    return 0
 
 
 def doctor() -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-KILLS = 16
+KILLS = 24
 EXPECTED = {"adapter_model.safetensors", "adapter_config.json", "optimizer.safetensors", "state.json"}
 
 

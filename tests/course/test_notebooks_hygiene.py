@@ -1,8 +1,8 @@
 """Committed notebooks: executed, clean, small, in the course's form, and without traces of the machine."""
 
 import ast
-import importlib.util
 import json
+import os
 import re
 from pathlib import Path
 
@@ -150,14 +150,11 @@ def parsed(source: str) -> ast.Module:
 
 @each_notebook
 def test_what_it_imports_of_this_repository_exists(path):
-    environments = (NOTEBOOKS[0].parents[1] / "environments").iterdir()
-    ours = {"art_nb", "course", *(folder.name for folder in environments)}
-    for i, cell in code_cells(path):
+    ours = {"art_nb", "course", *os.listdir(NOTEBOOKS[0].parents[1] / "environments")}
+    for _, cell in code_cells(path):
         for node in ast.walk(parsed(cell.source)):
             if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] in ours:
-                for name in (each.name for each in node.names):
-                    exists = hasattr(importlib.import_module(node.module), name)
-                    assert exists or importlib.util.find_spec(f"{node.module}.{name}"), f"cell {i}: {node.module}.{name}"
+                exec(ast.unparse(node), {})
 
 
 def draws(source: str, drawing: set[str]) -> bool:

@@ -23,7 +23,7 @@ from running_server import TOKEN
 from test_backend import gather
 
 import art_nb as art
-from art_nb.monitoring import LangfuseMonitor, Monitor, WandbMonitor
+from art_nb.monitoring import LangfuseMonitor, Monitor, ServiceUnavailable, WandbMonitor
 from course.otlp_receiver import OtlpReceiver, attributes
 
 KEY, SECRET = "0123456789" * 4, "sk-lf-do-not-tell"
@@ -394,6 +394,23 @@ def test_a_service_that_recovers_gets_everything(service, tmp_path, recwarn):
     monitor.close()
     assert (monitor.sent, monitor.lost) == (3, 0)
     assert len([w for w in recwarn if "Training goes on" in str(w.message)]) == 1
+
+
+def test_retries_come_later_and_later_until_the_monitor_is_closed():
+    class Down(Monitor):
+        def send(self, entry):
+            raise ServiceUnavailable("down")
+
+    class Closing:
+        waited = []
+
+        def wait(self, seconds):
+            self.waited.append(seconds)
+            return len(self.waited) == 9
+
+    monitor = Down()
+    monitor._deliver(None, Closing())
+    assert Closing.waited == [1, 2, 4, 8, 16, 32, 60, 60, 60] and (monitor.sent, monitor.lost) == (0, 1)
 
 
 @pytest.mark.parametrize("service", ["hang"], indirect=True)

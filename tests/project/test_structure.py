@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 TORCH = "torch==2.13.0"
 
-MOST_LINES = 19_188  # of Python in art_nb, 1,093 of them adapters of environments. Lower it when the library shrinks.
+MOST_LINES = 19_187  # of Python in art_nb, 1,093 of them adapters of environments. Lower it when the library shrinks.
 MOST_LINES_OF_A_STEP = 9_000
 TRAINING_STEP = ("art_nb.model", "art_nb.gather", "art_nb.backends.local")
 # Underscore names that are not private: ART's public ones, and those that anywidget reads.

@@ -87,9 +87,7 @@ def outside(folder: Path, **variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "ART_NB_", "VIRTUAL_ENV"))}
     if this_machine().cpu_index:  # prefer the CPU build of torch, as `make setup` does
         variables["PIP_EXTRA_INDEX_URL"] = CPU_INDEX
-    python = Path(sys._base_executable).parent  # "python3" is the one that runs the tests, as in `install`
-    path = os.pathsep.join([str(python), os.environ["PATH"]])
-    return kept | {"HOME": str(folder), "PIP_CACHE_DIR": pip_cache(), "PATH": path} | variables
+    return kept | {"HOME": str(folder), "PIP_CACHE_DIR": pip_cache()} | variables
 
 
 def pip_cache() -> str:
@@ -185,7 +183,8 @@ def test_the_commands_of_the_rented_machine_start_a_server_that_trains(rented, w
     task = skypilot.server_task(gpu="H100", art_version=str(wheel), base_models={"tiny": str(tiny_base)})
     for target, source in task["file_mounts"].items():
         shutil.copy(source, rented / target.removeprefix("~/"))
-    run("bash", "-c", task["setup"], folder=rented)
+    path = os.pathsep.join([str(Path(sys.base_prefix) / "bin"), os.environ["PATH"]])  # "python3" is that of `install`
+    run("bash", "-c", task["setup"], folder=rented, PATH=path)
     command = {"args": ["bash", "-c", task["run"]], "cwd": rented, "env": outside(rented, ART_NB_TOKEN=TOKEN)}
     with (tmp_path / "log").open("w") as log:
         job = subprocess.Popen(**command, stdout=log, stderr=log, start_new_session=True)
